@@ -1,0 +1,1 @@
+"""The service: turns a client call into attempts and ledger events."""

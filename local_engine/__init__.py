@@ -1,0 +1,1 @@
+"""The embedded inference engine, in a process of its own."""

@@ -1,7 +1,8 @@
 """The types that the engine's core and its model side share.
 
-The core decides which tokens of which sequences to compute; a `Runner` computes them. Neither imports the
-other, so that the scheduler is tested without a model and the model without a scheduler.
+The core decides which tokens of which sequences to compute; a `Runner` computes them. Neither
+imports the other, so that the scheduler is tested without a model and the model without a
+scheduler.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ class SequenceChunk:
 
     Attributes:
         token_ids: The tokens to compute, at least one.
-        start: Position of the first of them, counted from 0; every earlier position is already in the pool.
-        block_table: Block ids of the sequence in order; it covers at least `start + len(token_ids)` positions.
+        start: Position of the first of them, counted from 0; every earlier position is already in
+            the pool.
+        block_table: Block ids of the sequence in order; it covers at least `start + len(token_ids)`
+            positions.
         needs_logits: True when the last token of the chunk is the last known token of the sequence.
     """
 
@@ -53,7 +56,7 @@ class Runner(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Width of the logits; ids at or past the tokenizer's vocabulary are already minus infinity."""
+        """Width of the logits; ids past the tokenizer's vocabulary are minus infinity."""
         ...
 
     def execute(self, plan: StepPlan) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Exact arithmetic from usage to money."""

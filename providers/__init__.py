@@ -1,0 +1,1 @@
+"""One upstream each; knows nothing of clients, budgets or routes."""

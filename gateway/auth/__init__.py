@@ -1,0 +1,1 @@
+"""Keys, tenants and the secrets they are derived from."""

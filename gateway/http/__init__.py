@@ -1,0 +1,1 @@
+"""Raw ASGI for the hot routes, FastAPI for everything else."""

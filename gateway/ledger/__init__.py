@@ -1,0 +1,1 @@
+"""Spool, loader, schema and reports."""

@@ -1,0 +1,1 @@
+"""Tags, requirements, trust and the frozen allowed set; pure."""

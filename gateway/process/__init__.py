@@ -1,0 +1,1 @@
+"""Supervisor, workers, ledger process, and the channels between them."""

@@ -1,0 +1,1 @@
+"""Runs a decision: attempts, timeouts, fallback, settlement."""

@@ -1,0 +1,1 @@
+"""From an immutable fleet snapshot and a request to a decision; pure."""

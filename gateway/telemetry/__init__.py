@@ -1,0 +1,1 @@
+"""Metrics; no content, low cardinality."""

@@ -1,0 +1,1 @@
+"""Pure wire translation between our types and a vendor's bytes."""

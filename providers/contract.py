@@ -1,0 +1,227 @@
+"""What the gateway and every provider agree on: a request in, batches of events out.
+
+One provider speaks to one account or server. It knows nothing of clients, budgets or routes. The
+gateway calls `Provider.stream` inside `async with`, so that the upstream connection closes at a
+known line, and iterates over
+batches: one batch per socket read, so that a busy stream costs one wake-up for many events.
+
+An event can carry the raw frame that it came from. On equal wires (OpenAI client, OpenAI-compatible
+upstream) the relay forwards raw frames and only usage, finish, error and tool-call frames are
+decoded; the local engine has no frames and its events are encoded by the client's dialect. A frame
+that means several things yields several events, and only the first of them carries `raw`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from pricing.usage import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long an attempt may wait, in seconds; the provider arms one loop timer and re-arms it.
+
+    Attributes:
+        connect_s: Until the connection stands (name, TCP, TLS).
+        first_token_s: From sending the request to the first content event; non-stream answers as a
+            whole.
+        between_tokens_s: Between two reads once content flows.
+        total_s: For the whole attempt.
+    """
+
+    connect_s: float
+    first_token_s: float
+    between_tokens_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A chat request on its way to one deployment.
+
+    Attributes:
+        fields: Top-level members of the body in the client's order, each as the client's own bytes;
+            `model`, `stream`, `stream_options` and every `fareway_*` metadata key are already taken
+            out.
+        is_stream: Whether the client wants a stream.
+        wants_usage: Whether the client asked for usage in the stream.
+        namespace: 16 bytes that separate tenants in every cache that Fareway owns.
+        request_id: Fareway's id of the request.
+    """
+
+    fields: Mapping[str, msgspec.Raw]
+    is_stream: bool
+    wants_usage: bool
+    namespace: bytes
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preamble:
+    """A frame without content (role chunk, metadata, filters); held until the first content."""
+
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """Decoded text of choice `index`."""
+
+    text: str
+    index: int = 0
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpaqueDelta:
+    """A content frame that nobody needs to decode: text, reasoning, refusal, audio."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """A frame that carries tool-call parts, already repaired where the upstream was faulty."""
+
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """Choice `index` ended.
+
+    Attributes:
+        reason: OpenAI's word: stop, length, tool_calls, content_filter; an upstream's own word is
+            kept.
+        index: The choice.
+        raw: The frame, None when an earlier event of the same frame carries it.
+    """
+
+    reason: str
+    index: int = 0
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReport:
+    """Counts as the upstream reports them; the last report of an attempt is charged.
+
+    Attributes:
+        usage: Disjoint meters.
+        provider_cost_usd: The upstream's own cost as a decimal string, None when it gave none.
+        is_consistent: False when the upstream's counts contradict each other.
+        is_alone: True when the frame holds nothing else (the usage chunk at the end of a stream).
+        raw: The frame, None when an earlier event of the same frame carries it.
+    """
+
+    usage: Usage
+    provider_cost_usd: str | None = None
+    is_consistent: bool = True
+    is_alone: bool = True
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeAnswer:
+    """The one event of a non-stream answer on an OpenAI-compatible wire.
+
+    Attributes:
+        raw: The answer's JSON as the upstream sent it.
+        usage: Its counts, None when it gave none.
+        finish_reasons: One per choice.
+        has_content: Whether any choice holds text, reasoning, refusal, audio or a tool call.
+    """
+
+    raw: bytes
+    usage: UsageReport | None
+    finish_reasons: Sequence[str]
+    has_content: bool
+
+
+Event = Preamble | TextDelta | OpaqueDelta | ToolCallDelta | Finished | UsageReport | WholeAnswer
+Batch = Sequence[Event]
+
+CONTENT_EVENTS = (TextDelta, OpaqueDelta, ToolCallDelta, Finished, WholeAnswer)
+"""Events that commit an attempt: after one of them was sent to the client there is no fallback."""
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptFacts:
+    """What a provider learns about an attempt beside its events; filled while the stream runs.
+
+    Attributes:
+        was_sent: Whether any byte of the request reached the upstream.
+        status: The upstream's HTTP status.
+        upstream_request_id: The upstream's own id.
+        upstream_model: The model name in the answer.
+        adapted: Changes made to the request, for `x-fareway-adapted`.
+        gpu_busy_us: Busy microseconds metered by an engine of ours, None elsewhere.
+        closing_usage: Usage learnt after the consumer left (an aborted engine request), None when
+            unknown.
+    """
+
+    was_sent: bool = False
+    status: int | None = None
+    upstream_request_id: str | None = None
+    upstream_model: str | None = None
+    adapted: list[str] = field(default_factory=list[str])
+    gpu_busy_us: int | None = None
+    closing_usage: UsageReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a deployment can do; routing excludes it from requests that need more.
+
+    Attributes:
+        context_window_tokens: Prompt plus output, None when unknown.
+        unsupported: Top-level request fields that it cannot honour, with the reason.
+        is_open: True when fields that are not named in `unsupported` pass through untouched.
+        supported: The fields it honours when not `is_open`.
+        multimodal: Whether message parts other than text are understood.
+    """
+
+    context_window_tokens: int | None = None
+    unsupported: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_open: bool = True
+    supported: frozenset[str] = frozenset()
+    multimodal: bool = True
+
+
+class Provider(Protocol):
+    """One account at a vendor, a server, or the embedded engine."""
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration."""
+        ...
+
+    def capabilities(self, model_id: str) -> Capabilities:
+        """What the deployment `name/model_id` can do."""
+        ...
+
+    def stream(
+        self, model_id: str, request: ChatRequest, *, deadlines: Deadlines, facts: AttemptFacts
+    ) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
+        """Send the request and iterate over batches; leaving the context cancels the upstream.
+
+        Args:
+            model_id: The upstream's own model name.
+            request: What to send.
+            deadlines: The attempt's timeouts.
+            facts: Filled in as the attempt goes.
+
+        Raises:
+            ProviderError: The attempt failed; on entry, or while iterating.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close pooled connections."""
+        ...

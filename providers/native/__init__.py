@@ -1,0 +1,1 @@
+"""One file per provider with rules of its own."""

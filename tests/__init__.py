@@ -1,0 +1,1 @@
+"""Tests of Fareway; they mirror the packages."""
