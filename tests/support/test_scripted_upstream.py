@@ -58,9 +58,11 @@ async def test_a_whole_answer_carries_its_usage_and_is_billed_once() -> None:
 
 
 async def test_a_stream_ends_with_usage_and_done_when_usage_was_asked_for() -> None:
-    async with ScriptedUpstream({"*": [Chat(text="a b c")]}) as upstream:
-        async with httpx.AsyncClient() as client:
-            answer = await client.post(f"{upstream.base_url}/chat/completions", json=STREAM)
+    async with (
+        ScriptedUpstream({"*": [Chat(text="a b c")]}) as upstream,
+        httpx.AsyncClient() as client,
+    ):
+        answer = await client.post(f"{upstream.base_url}/chat/completions", json=STREAM)
     *chunks, usage, done = frames_of(answer.text)
     texts = [json.loads(chunk)["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(texts) == "a b c"
@@ -81,9 +83,11 @@ async def test_cutting_the_answer_changes_the_reads_and_not_the_bytes(size: int)
 
 async def test_scripts_of_a_model_follow_one_another_and_the_last_one_stays() -> None:
     refusal = Answer(status=429, headers={"retry-after": "2"}, body={"error": {"message": "no"}})
-    async with ScriptedUpstream({"m": [refusal, Chat()]}) as upstream:
-        async with httpx.AsyncClient(base_url=upstream.base_url) as client:
-            answers = [await client.post("/chat/completions", json=ASK) for _ in range(3)]
+    async with (
+        ScriptedUpstream({"m": [refusal, Chat()]}) as upstream,
+        httpx.AsyncClient(base_url=upstream.base_url) as client,
+    ):
+        answers = [await client.post("/chat/completions", json=ASK) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [429, 200, 200]
     assert answers[0].headers["retry-after"] == "2"
     assert len(upstream.bill) == 2
@@ -107,9 +111,11 @@ async def test_an_early_close_leaves_the_chunked_body_unfinished() -> None:
 
 async def test_a_client_that_leaves_stops_the_bill_at_what_was_generated() -> None:
     script = Chat(text="a b c d e f", stall_after=2)
-    async with ScriptedUpstream({"m": [script]}) as upstream:
-        async with httpx.AsyncClient() as client:
-            url = f"{upstream.base_url}/chat/completions"
+    async with (
+        ScriptedUpstream({"m": [script]}) as upstream,
+        httpx.AsyncClient() as client,
+    ):
+        url = f"{upstream.base_url}/chat/completions"
             async with client.stream("POST", url, json=STREAM) as answer:
                 async for line in answer.aiter_lines():
                     if '" b"' in line:
@@ -122,9 +128,11 @@ async def test_a_client_that_leaves_stops_the_bill_at_what_was_generated() -> No
 
 async def test_an_upstream_that_runs_on_bills_the_whole_answer() -> None:
     script = Chat(text="a b c d e f", frame_delay_s=0.01, runs_on=True)
-    async with ScriptedUpstream({"m": [script]}) as upstream:
-        async with httpx.AsyncClient() as client:
-            url = f"{upstream.base_url}/chat/completions"
+    async with (
+        ScriptedUpstream({"m": [script]}) as upstream,
+        httpx.AsyncClient() as client,
+    ):
+        url = f"{upstream.base_url}/chat/completions"
             async with client.stream("POST", url, json=STREAM):
                 pass
         with anyio.fail_after(5):
@@ -135,9 +143,11 @@ async def test_an_upstream_that_runs_on_bills_the_whole_answer() -> None:
 
 async def test_wire_steps_are_sent_as_they_are() -> None:
     steps = (Step(text="HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"), Step(data=b"\xff\x00ab"))
-    async with ScriptedUpstream({"m": [Wire(steps=steps)]}) as upstream:
-        async with httpx.AsyncClient() as client:
-            answer = await client.post(f"{upstream.base_url}/chat/completions", json=ASK)
+    async with (
+        ScriptedUpstream({"m": [Wire(steps=steps)]}) as upstream,
+        httpx.AsyncClient() as client,
+    ):
+        answer = await client.post(f"{upstream.base_url}/chat/completions", json=ASK)
     assert answer.content == b"\xff\x00ab"
 
 
