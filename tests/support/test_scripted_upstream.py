@@ -116,10 +116,10 @@ async def test_a_client_that_leaves_stops_the_bill_at_what_was_generated() -> No
         httpx.AsyncClient() as client,
     ):
         url = f"{upstream.base_url}/chat/completions"
-            async with client.stream("POST", url, json=STREAM) as answer:
-                async for line in answer.aiter_lines():
-                    if '" b"' in line:
-                        break
+        async with client.stream("POST", url, json=STREAM) as answer:
+            async for line in answer.aiter_lines():
+                if '" b"' in line:
+                    break
         with anyio.fail_after(5):
             while upstream.bill[0].outcome == "running":
                 await anyio.sleep(0.005)
@@ -133,8 +133,8 @@ async def test_an_upstream_that_runs_on_bills_the_whole_answer() -> None:
         httpx.AsyncClient() as client,
     ):
         url = f"{upstream.base_url}/chat/completions"
-            async with client.stream("POST", url, json=STREAM):
-                pass
+        async with client.stream("POST", url, json=STREAM):
+            pass
         with anyio.fail_after(5):
             while upstream.bill[0].outcome == "running":
                 await anyio.sleep(0.005)
