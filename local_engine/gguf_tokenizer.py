@@ -2,10 +2,10 @@
 
 Two kinds are known: `gpt2` (byte-level BPE, merges in the file, text split first by a rule that
 the file names in `tokenizer.ggml.pre`) and `llama` (SentencePiece BPE with byte fallback, merges
-derived from scores). A split rule that is missing from the table, `default` included, is an error: a
-wrong one gives plausible but wrong token counts, which nobody notices until the bill.
+derived from scores). A split rule missing from the table, `default` included, is an error: a wrong
+one gives plausible but wrong token counts, which nobody notices until the bill.
 
-Source: llama.cpp `llama-vocab.cpp` for the rules' names, the models' `tokenizer.json` for the rules.
+Source: the rules' names are llama.cpp's, the rules those of the models' own `tokenizer.json`.
 """
 
 from __future__ import annotations
