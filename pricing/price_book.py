@@ -1,0 +1,211 @@
+"""What each deployment costs and when: immutable, dated price versions.
+
+A price version says what is charged (`Basis`), at which rates, from when to when, and where the
+figures come from. A deployment's versions never overlap, so an instant has one price or none; none
+is `Unpriced`, never 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from itertools import pairwise
+from types import MappingProxyType
+
+from pricing.errors import PriceBookError
+from pricing.money import Rate
+from pricing.usage import Meter
+
+
+class Basis(StrEnum):
+    """What a price version charges for."""
+
+    TOKENS = "tokens"
+    """Everything that was used, except busy time, which is for information."""
+    GPU_TIME = "gpu_time"
+    """Busy microseconds alone; tokens are for information and cost nothing by design."""
+
+
+FALLBACK_METERS: Mapping[Meter, Meter] = MappingProxyType(
+    {
+        Meter.CACHE_READ: Meter.INPUT,
+        Meter.CACHE_WRITE: Meter.INPUT,
+        Meter.REASONING: Meter.OUTPUT,
+    }
+)
+"""Whose rate a meter without one of its own pays: a discount must be declared to be given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpriced:
+    """The price is unknown.
+
+    Attributes:
+        reason: One phrase for reports and `explain`.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceVersion:
+    """One immutable set of rates; `PriceBook` checks it.
+
+    Attributes:
+        rates: Rate per meter.
+        source: Where the figures come from: a file and key, or a page.
+        basis: What is charged.
+        valid_from: First aware instant of validity, None for always.
+        valid_to: First aware instant after it, None for open.
+        checked_on: When the source was last compared, None when never.
+        is_nominal: Whether the rate is a stand-in that reports must mark.
+        version_id: Digest of what is charged, from when, and by which source. `valid_to` and
+            `checked_on` are left out: a price keeps its identity when a successor ends it or when
+            it is confirmed.
+    """
+
+    rates: Mapping[Meter, Rate] = field(hash=False)
+    source: str
+    basis: Basis = Basis.TOKENS
+    valid_from: datetime | None = None
+    valid_to: datetime | None = None
+    checked_on: date | None = None
+    is_nominal: bool = False
+    version_id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Freeze the rates and derive the identity."""
+        object.__setattr__(self, "rates", MappingProxyType(dict(self.rates)))
+        object.__setattr__(self, "version_id", self._digest())
+
+    def rate_for(self, meter: Meter) -> Rate | None:
+        """The meter's rate, else that of its fallback meter, None when neither has one."""
+        rate = self.rates.get(meter)
+        if rate is not None:
+            return rate
+        fallback = FALLBACK_METERS.get(meter)
+        return None if fallback is None else self.rates.get(fallback)
+
+    def is_in_force(self, at: datetime) -> bool:
+        """Whether `at` (aware) lies in the half-open interval of validity."""
+        starts = self.valid_from is None or self.valid_from <= at
+        return starts and (self.valid_to is None or at < self.valid_to)
+
+    def is_charged(self, meter: Meter) -> bool:
+        """Whether the basis charges for this meter at all."""
+        return (meter is Meter.GPU_US) == (self.basis is Basis.GPU_TIME)
+
+    def problems(self) -> Iterator[str]:
+        """Every fault of this version, as phrases."""
+        if not self.source:
+            yield "its source is not named"
+        if not self.rates:
+            yield "it has no rate"
+        for meter in self.rates:
+            if not self.is_charged(meter):
+                yield f"a {meter} rate is never charged on the basis {self.basis}"
+        for name, at in (("valid_from", self.valid_from), ("valid_to", self.valid_to)):
+            if at is not None and at.tzinfo is None:
+                yield f"{name} has no time zone"
+        if self._has_comparable_bounds() and self._is_empty_interval():
+            yield f"valid_from {self.valid_from} is not before valid_to {self.valid_to}"
+
+    def _has_comparable_bounds(self) -> bool:
+        return all(at is None or at.tzinfo is not None for at in (self.valid_from, self.valid_to))
+
+    def _is_empty_interval(self) -> bool:
+        if self.valid_from is None or self.valid_to is None:
+            return False
+        return self.valid_from >= self.valid_to
+
+    def _digest(self) -> str:
+        rates = [(meter.value, rate.pico_usd, rate.per_units) for meter, rate in self.rates.items()]
+        content = {
+            "basis": self.basis.value,
+            "nominal": self.is_nominal,
+            "rates": sorted(rates),
+            "source": self.source,
+            "from": _instant_text(self.valid_from),
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class PriceBook:
+    """Every deployment's price versions, checked as a whole."""
+
+    __slots__ = ("_versions",)
+
+    def __init__(self, entries: Mapping[str, Sequence[PriceVersion]]) -> None:
+        """Check all entries and keep them by start.
+
+        Args:
+            entries: Versions per deployment (`provider/model-id`), in any order.
+
+        Raises:
+            PriceBookError: With every problem of every entry.
+        """
+        problems: list[str] = []
+        versions: dict[str, tuple[PriceVersion, ...]] = {}
+        for deployment, listed in entries.items():
+            faults = [fault for version in listed for fault in version.problems()]
+            if not faults:
+                versions[deployment] = tuple(sorted(listed, key=_start))
+                faults = list(_overlaps(versions[deployment]))
+            problems += [f"{deployment}: {fault}" for fault in faults]
+        if problems:
+            raise PriceBookError(problems)
+        self._versions = versions
+
+    def lookup(self, deployment: str, at: datetime) -> PriceVersion | Unpriced:
+        """The one version in force at an instant.
+
+        Args:
+            deployment: `provider/model-id`.
+            at: Aware instant at which the attempt starts.
+
+        Raises:
+            ValueError: `at` has no time zone.
+        """
+        if at.tzinfo is None:
+            raise ValueError("a price is looked up at an aware instant")
+        versions = self._versions.get(deployment, ())
+        for version in versions:
+            if version.is_in_force(at):
+                return version
+        if versions:
+            return Unpriced(reason=f"no price in force on {_instant_text(at)}")
+        return Unpriced(reason="no price configured")
+
+    def versions(self, deployment: str) -> tuple[PriceVersion, ...]:
+        """All versions of a deployment by start; empty when it has none."""
+        return self._versions.get(deployment, ())
+
+
+def _start(version: PriceVersion) -> datetime:
+    return version.valid_from or datetime.min.replace(tzinfo=UTC)
+
+
+def _overlaps(versions: Sequence[PriceVersion]) -> Iterator[str]:
+    """Phrases for neighbours (sorted by start) that are both in force at some instant."""
+    for earlier, later in pairwise(versions):
+        if earlier.valid_to is None or later.valid_from is None:
+            clash = True
+        else:
+            clash = later.valid_from < earlier.valid_to
+        if clash:
+            yield (
+                f"prices {earlier.version_id} ({earlier.source}) and "
+                f"{later.version_id} ({later.source}) overlap"
+            )
+
+
+def _instant_text(at: datetime | None) -> str | None:
+    """ISO text in UTC; a naive instant, which the book refuses, keeps its own text."""
+    if at is None or at.tzinfo is None:
+        return None if at is None else at.isoformat()
+    return at.astimezone(UTC).isoformat()
