@@ -161,11 +161,17 @@ def install(venv: Path, extras: frozenset[str]) -> None:
 
 
 def explain(pip_log: str) -> str:
-    """What a failed installation means and how to mend it, from pip's log."""
+    """What a failed installation means and how to mend it, from pip's log.
+
+    Shows the end of the log when the fault is none of those known.
+    """
     for pattern, sentence in FAULTS.items():
         if re.search(pattern, pip_log):
             return sentence
-    return "pip could not install the dependencies; its last lines above say why"
+    # With a log, pip keeps the output of a failed build out of the terminal.
+    tail = [line.partition(" ")[2] for line in pip_log.splitlines()[-40:]]
+    sys.stderr.write("\n".join(tail) + "\n")
+    return "pip could not install the dependencies; the lines above say why"
 
 
 def say(text: str) -> None:
