@@ -1,0 +1,50 @@
+"""Errors of the ledger, named by what the caller should do.
+
+LedgerError
+  SpoolError            nothing can be written any more; the worker must stop taking requests
+    SpoolFull           no room for a new intent; refuse the request, try again later
+    RecordTooLarge      this record can never be written
+    SpoolLocked         another process writes in this directory
+  DatabaseUnavailable   locked or out of reach; try again later, nothing is lost
+  UnsupportedDatabase   change the configuration
+  BadQuery              show it to the person who asked
+  KeyConflict           choose another key id or name
+"""
+
+from __future__ import annotations
+
+
+class LedgerError(Exception):
+    """Root of what the ledger raises."""
+
+
+class SpoolError(LedgerError):
+    """The spool cannot be trusted to keep what is written to it."""
+
+
+class SpoolFull(SpoolError):
+    """The disk has no room for this record; nothing of it was written."""
+
+
+class RecordTooLarge(SpoolError):
+    """The encoded record is over the cap of a frame."""
+
+
+class SpoolLocked(SpoolError):
+    """The directory's lock is held by a living process."""
+
+
+class DatabaseUnavailable(LedgerError):
+    """The database did not answer in time; what is in the spool stays there."""
+
+
+class UnsupportedDatabase(LedgerError):
+    """The database URL names a back end that is not built."""
+
+
+class BadQuery(LedgerError):
+    """A report was asked for that has no meaning."""
+
+
+class KeyConflict(LedgerError):
+    """A key of that id or name exists already."""

@@ -1,0 +1,229 @@
+"""Tables of the ledger, the subset in use (`finance_policy.md` 3.2).
+
+Names of teams, keys and deployments are interned in dimension tables; facts hold small integers.
+`spend_event` is append-only: triggers refuse updates and deletes. An event has one entry, or two:
+entry 0 when an attempt settled or was given up as lost, entry 1 when a settlement came after it
+had been given up. The highest entry counts, alone; roll-ups hold exactly that.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from gateway.ledger.columns import JSON_DOCUMENT, ROW_ID, Id16, InstantUs, PicoTotal
+from pricing.usage import Meter
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+METERS = tuple(meter.value for meter in Meter)
+"""Meter columns, named like the meters, in their order."""
+EVENT_PICO_USD_MAX = 10**18
+"""Largest amount of one event, a million dollars; anything above is quarantined."""
+_TOTAL_PICO_USD_MAX = 9 * 10**18
+
+
+def _dimension(name: str, *columns: sa.Column[str]) -> sa.Table:
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("id", ROW_ID, primary_key=True),
+        *columns,
+        sa.UniqueConstraint(*(column.name for column in columns[: 2 if name == "project" else 1])),
+    )
+
+
+def _text(name: str) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False)
+
+
+def _reference(name: str, *, is_key: bool = False) -> sa.Column[int]:
+    """An interned dimension; enforced by the loader, as dimension rows are never deleted."""
+    return sa.Column(name, sa.Integer, nullable=False, primary_key=is_key)
+
+
+def _code(name: str, *, is_key: bool = False) -> sa.Column[int]:
+    return sa.Column(name, sa.SmallInteger, nullable=False, primary_key=is_key)
+
+
+def _units(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.BigInteger, nullable=False)
+
+
+def _sums() -> list[sa.schema.SchemaItem]:
+    """Columns of a roll-up; `requests` counts first attempts, so that it adds up."""
+    totals = ("cost_pico_usd", "estimated_pico_usd", "exposure_pico_usd")
+    return [
+        *(_units(name) for name in ("request_count", "attempt_count", "unpriced_count")),
+        *(_units(f"{meter}_units") for meter in METERS),
+        *(sa.Column(name, PicoTotal, nullable=False) for name in totals),
+        *(
+            # SQLite turns an overflowing sum into a float; this stops the batch before.
+            sa.CheckConstraint(
+                f"{name} BETWEEN -{_TOTAL_PICO_USD_MAX} AND {_TOTAL_PICO_USD_MAX}", f"{name}_range"
+            )
+            for name in totals
+        ),
+    ]
+
+
+team = _dimension("team", _text("name"))
+project = _dimension("project", _text("team"), _text("name"))
+api_key_name = _dimension("api_key_name", _text("key_id"))
+model = _dimension("model", _text("name"))
+deployment = _dimension("deployment", _text("name"), _text("provider"), _text("upstream_model"))
+tag_set = sa.Table(
+    "tag_set",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("sha256", sa.LargeBinary(32), nullable=False, unique=True),
+    sa.Column("tags", JSON_DOCUMENT, nullable=False),
+)
+
+attempt_intent = sa.Table(
+    "attempt_intent",
+    metadata,
+    sa.Column("event_id", Id16, primary_key=True),
+    sa.Column("directory", sa.Text, nullable=False),
+    sa.Column("session", sa.LargeBinary(16), nullable=False),
+    sa.Column("at_us", InstantUs, nullable=False),
+    sa.Column("expires_at_us", InstantUs, nullable=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.Index(None, "expires_at_us"),
+    sa.Index(None, "directory"),
+)
+"""Attempts dispatched and not settled; the intent itself is kept as it was written."""
+
+spend_event = sa.Table(
+    "spend_event",
+    metadata,
+    sa.Column("event_id", Id16, primary_key=True),
+    sa.Column("entry", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("at_us", InstantUs, primary_key=True, autoincrement=False),
+    sa.Column("settled_at_us", InstantUs, nullable=False),
+    sa.Column("request_id", Id16, nullable=False),
+    _code("attempt"),
+    _reference("team_id"),
+    _reference("project_id"),
+    _reference("key_id"),
+    _reference("model_id"),
+    _reference("deployment_id"),
+    _reference("tags_id"),
+    _reference("cost_tags_id"),
+    _text("route"),
+    sa.Column("is_stream", sa.Boolean, nullable=False),
+    _text("reason"),
+    _code("status"),
+    sa.Column("is_lost", sa.Boolean, nullable=False),
+    _code("quality"),
+    *(_units(f"{meter}_units") for meter in METERS),
+    _text("price_version"),
+    sa.Column("lines", JSON_DOCUMENT, nullable=False),
+    sa.Column("cost_pico_usd", sa.BigInteger),
+    sa.Column("provider_cost_pico_usd", sa.BigInteger),
+    sa.Column("exposure_pico_usd", sa.BigInteger),
+    _code("http_status"),
+    _text("error_code"),
+    _text("upstream_request_id"),
+    _text("finish_reason"),
+    sa.Column("ttft_us", sa.BigInteger),
+    _units("duration_us"),
+    *(sa.CheckConstraint(f"{meter}_units >= 0", f"{meter}_units_claim") for meter in METERS),
+    sa.Index(None, "at_us"),
+    sa.Index(None, "request_id"),
+    sqlite_with_rowid=False,
+)
+"""One attempt's immutable line; a null cost is `unpriced`, never free."""
+
+rollup_qh = sa.Table(
+    "rollup_qh",
+    metadata,
+    sa.Column("bucket_us", InstantUs, primary_key=True, autoincrement=False),
+    *(
+        _reference(name, is_key=True)
+        for name in ("team_id", "project_id", "model_id", "deployment_id")
+    ),
+    _code("status", is_key=True),
+    *_sums(),
+    sqlite_with_rowid=False,
+)
+"""Sums by quarter-hour; fine enough for every time zone, without keys."""
+
+rollup_day = sa.Table(
+    "rollup_day",
+    metadata,
+    sa.Column("day_us", InstantUs, primary_key=True, autoincrement=False),
+    *(_reference(name, is_key=True) for name in ("key_id", "team_id", "deployment_id")),
+    *_sums(),
+    sqlite_with_rowid=False,
+)
+"""Sums by UTC day and key."""
+
+spool_cursor = sa.Table(
+    "spool_cursor",
+    metadata,
+    sa.Column("directory", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("offset_bytes", sa.BigInteger, nullable=False),
+    sa.Column("session", sa.LargeBinary(16), nullable=False),
+)
+"""How far each spool directory is loaded; moves in the transaction that inserts."""
+
+quarantine = sa.Table(
+    "quarantine",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    sa.Column("directory", sa.Text, nullable=False),
+    sa.Column("session", sa.LargeBinary(16), nullable=False),
+    sa.Column("number", sa.BigInteger, nullable=False),
+    sa.Column("offset_bytes", sa.BigInteger, nullable=False),
+    _text("reason"),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("directory", "session", "number", "offset_bytes", "reason"),
+)
+"""What could not be booked, as it lay in the spool, with the reason."""
+
+api_key = sa.Table(
+    "api_key",
+    metadata,
+    sa.Column("key_id", sa.Text, primary_key=True),
+    sa.Column("hash", sa.LargeBinary(32), nullable=False),
+    _text("team"),
+    _text("project"),
+    _text("name"),
+    sa.Column("models", JSON_DOCUMENT),
+    sa.Column("created_at_us", InstantUs, nullable=False),
+    sa.Column("expires_at_us", InstantUs),
+    sa.Column("disabled_at_us", InstantUs),
+    sa.UniqueConstraint("team", "name"),
+)
+"""Keys made with `keys create`; those of the configuration file are not here."""
+
+audit_log = sa.Table(
+    "audit_log",
+    metadata,
+    sa.Column("seq", ROW_ID, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("actor"),
+    _text("action"),
+    _text("object"),
+    sa.Column("details", JSON_DOCUMENT, nullable=False),
+    sa.Column("previous_hash", sa.LargeBinary(32), nullable=False, unique=True),
+    sa.Column("hash", sa.LargeBinary(32), nullable=False),
+)
+"""Who changed which key, as a hash chain; a unique predecessor makes forks impossible."""
+
+meta = sa.Table(
+    "meta",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    _text("value"),
+)
+"""Facts about the database itself, such as the revision of the key directory."""

@@ -1,0 +1,394 @@
+"""The journal in front of the database: what a worker writes before and after each attempt.
+
+`append` hands a record to the kernel before it returns, so that the death of the process loses
+nothing. `run` makes what was appended durable in groups, off the event loop, so that the death of
+the machine loses at most the last 20 ms (`group`), or nothing that was dispatched (`strict`).
+
+A full disk refuses intents first: a reserve file is given up to make room for the settlements of
+attempts that are already under way. After a failed `fdatasync` the kernel may have dropped the
+data and would report success next time, so the spool is never trusted again.
+Source: Rebello et al., "Can Applications Recover from fsync Failures?", USENIX ATC 2020.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+
+from gateway.ledger import segment, spool_directory
+from gateway.ledger.errors import RecordTooLarge, SpoolError, SpoolFull
+from gateway.ledger.records import Intent, Record, encode
+
+_log = logging.getLogger(__name__)
+
+_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Durability(StrEnum):
+    """When a record is on disk (`storage.durability`)."""
+
+    GROUP = "group"
+    """Within 20 ms, overlapping the upstream call."""
+    STRICT = "strict"
+    """Before the attempt is dispatched."""
+
+
+class Health(StrEnum):
+    """Whether a spool takes records."""
+
+    OK = "ok"
+    FULL = "full"
+    """Intents are refused until there is room again."""
+    FAILED = "failed"
+    """Nothing is taken any more; the worker must be replaced."""
+
+
+class SpoolFiles(Protocol):
+    """The three system calls that can fail for want of space or of a working disk."""
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        """`write(2)`: the count of bytes taken."""
+        ...
+
+    def sync(self, descriptor: int) -> None:
+        """`fdatasync(2)`."""
+        ...
+
+    def reserve(self, descriptor: int, size_bytes: int) -> None:
+        """`posix_fallocate(3)` from the start of the file."""
+        ...
+
+
+class KernelFiles:
+    """The real system calls."""
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        """`write(2)`."""
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        """`fdatasync(2)`."""
+        os.fdatasync(descriptor)
+
+    def reserve(self, descriptor: int, size_bytes: int) -> None:
+        """`posix_fallocate(3)`."""
+        os.posix_fallocate(descriptor, 0, size_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolLimits:
+    """Sizes and intervals of a spool.
+
+    Attributes:
+        segment_bytes: Size at which the next segment starts.
+        reserve_bytes: Room kept for settlements; 1 KiB each is generous.
+        group_s: Wait between the first unsynced record and its sync; with the sync itself, which
+            takes milliseconds, a record is on disk within 20 ms.
+        retry_full_s: Least time between two tries to get the reserve back.
+    """
+
+    segment_bytes: int = segment.SEGMENT_BYTES
+    reserve_bytes: int = 4 * 1024 * 1024
+    group_s: float = 0.010
+    retry_full_s: float = 1.0
+
+
+class _OpenSegment:
+    """The segment being written: its descriptor, size in bytes, and running SHA-256."""
+
+    def __init__(self, descriptor: int, header: bytes) -> None:
+        self.descriptor = descriptor
+        self.size_bytes = len(header)
+        self.hash = hashlib.sha256(header)
+
+
+class SpoolWriter:
+    """The only writer of one spool directory; used from one event loop.
+
+    Args:
+        directory: Made when missing, locked until `close`.
+        durability: What `before_dispatch` waits for.
+        clock: Gives aware UTC; only stamped into headers.
+        session: 16 random bytes, drawn anew for each writer.
+        limits: Sizes and intervals.
+        files: The system calls.
+        monotonic_s: A clock that never goes back.
+
+    Raises:
+        SpoolLocked: A living process writes there.
+        SpoolFull: There is no room for a first segment.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        durability: Durability,
+        clock: Callable[[], datetime],
+        session: bytes,
+        limits: SpoolLimits | None = None,
+        files: SpoolFiles | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory = directory
+        self.durability = durability
+        self.session = session
+        self._clock = clock
+        self._limits = limits or SpoolLimits()
+        self._files = files or KernelFiles()
+        self._monotonic_s = monotonic_s
+        self._health = Health.OK
+        self._failure = ""
+        self._full_tried_at_s = monotonic_s()
+        self._position = 0
+        self._durable_position = 0
+        self._retired: list[int] = []
+        self._dirty = anyio.Event()
+        self._urgent = anyio.Event()
+        self._synced = anyio.Event()
+        self._is_closed = False
+        self._sync_lock = anyio.Lock()
+        self._lock = spool_directory.acquire(directory)
+        try:
+            recovered = spool_directory.recover(directory)
+            self._number = recovered.last_number
+            self._segment = self._start(recovered.last_digest)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._reserve_descriptor = os.open(
+            directory / spool_directory.RESERVE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        if not self._take_reserve():
+            self._refuse_intents()
+
+    @property
+    def health(self) -> Health:
+        """Whether records are taken now."""
+        return self._health
+
+    @property
+    def health_reason(self) -> str:
+        """Why `health` is not `ok`, as a sentence; empty when it is."""
+        if self._health is Health.FULL:
+            return f"no room for the spool in {self.directory}"
+        return self._failure
+
+    @property
+    def position(self) -> int:
+        """Bytes appended by this writer."""
+        return self._position
+
+    @property
+    def durable_position(self) -> int:
+        """Bytes of `position` that are known to be on disk."""
+        return self._durable_position
+
+    def append(self, record: Record) -> int:
+        """Hand a record to the kernel, whole or not at all; does not wait for the disk.
+
+        Returns:
+            The position to give to `durable` or `before_dispatch`.
+
+        Raises:
+            SpoolFull: No room; nothing of the record is in the spool.
+            RecordTooLarge: The record is over the frame's cap.
+            SpoolError: The spool failed for good.
+        """
+        self._admit(record)
+        payload = encode(record)
+        if len(payload) > segment.RECORD_BYTES_MAX:
+            raise RecordTooLarge(f"a record of {len(payload)} bytes does not fit a frame")
+        frame = segment.encode_frame(payload)
+        try:
+            self._put(frame)
+        except SpoolFull:
+            self._refuse_intents()
+            if isinstance(record, Intent):
+                raise
+            os.ftruncate(self._reserve_descriptor, 0)
+            self._put(frame)
+        self._position += len(frame)
+        self._dirty.set()
+        return self._position
+
+    async def before_dispatch(self, position: int) -> None:
+        """Wait as long as the durability demands before an attempt may be sent.
+
+        Raises:
+            SpoolError: The disk failed.
+        """
+        if self.durability is Durability.STRICT:
+            await self.durable(position)
+
+    async def durable(self, position: int) -> None:
+        """Wait until everything up to a position is on disk; needs `run` to be running.
+
+        Raises:
+            SpoolError: The disk failed, nobody knows what it kept.
+        """
+        while self._durable_position < position:
+            if self._health is Health.FAILED:
+                raise SpoolError(self._failure)
+            self._urgent.set()
+            await self._synced.wait()
+
+    async def run(self) -> None:
+        """Sync in groups until closed or failed; to be run in a task group of the worker."""
+        while not self._is_closed and self._health is not Health.FAILED:
+            await self._dirty.wait()
+            with anyio.move_on_after(self._limits.group_s):
+                await self._urgent.wait()
+            await self._sync()
+
+    async def close(self) -> None:
+        """Sync what is left and let go of the directory; harmless when repeated.
+
+        A failed sync is told by `health`; the records are with the kernel in any case.
+        """
+        async with self._sync_lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if self._health is not Health.FAILED:
+                await self._sync_group()
+            self._dirty.set()
+            for descriptor in (self._segment.descriptor, self._reserve_descriptor, *self._retired):
+                os.close(descriptor)
+            self._lock.release()
+
+    def _admit(self, record: Record) -> None:
+        """Refuse what must not be tried."""
+        if self._is_closed:
+            raise SpoolError(f"the spool in {self.directory} is closed")
+        if self._health is Health.FAILED:
+            raise SpoolError(self._failure)
+        if self._health is Health.FULL and isinstance(record, Intent):
+            now_s = self._monotonic_s()
+            if now_s - self._full_tried_at_s >= self._limits.retry_full_s:
+                self._full_tried_at_s = now_s
+                if self._take_reserve():
+                    self._health = Health.OK
+                    _log.info("the spool in %s has room again", self.directory)
+                    return
+            raise SpoolFull(self.health_reason)
+
+    def _put(self, frame: bytes) -> None:
+        """Write a frame whole, in the next segment when this one is full."""
+        is_full = self._segment.size_bytes + len(frame) > self._limits.segment_bytes
+        if is_full and self._segment.size_bytes > segment.HEADER_BYTES:
+            following = self._start(self._segment.hash.digest())
+            self._retired.append(self._segment.descriptor)
+            self._segment = following
+        self._write(self._segment.descriptor, frame, size_bytes=self._segment.size_bytes)
+        self._segment.hash.update(frame)
+        self._segment.size_bytes += len(frame)
+
+    def _start(self, previous_digest: bytes) -> _OpenSegment:
+        """Open the next segment; nothing is left behind when there is no room for its header."""
+        header = segment.encode_header(
+            segment.Header(
+                number=self._number + 1,
+                created_at_us=(self._clock() - _EPOCH) // timedelta(microseconds=1),
+                session=self.session,
+                previous_digest=previous_digest,
+            )
+        )
+        path = segment.segment_path(self.directory, self._number + 1)
+        descriptor = -1
+        try:
+            descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+            self._write(descriptor, header, size_bytes=0)
+        except (OSError, SpoolError) as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+                path.unlink()
+            if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
+                raise SpoolFull(f"no room for a segment in {self.directory}") from error
+            raise
+        self._number += 1
+        self._retired.append(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return _OpenSegment(descriptor, header)
+
+    def _write(self, descriptor: int, data: bytes, *, size_bytes: int) -> None:
+        """Write all of `data` at the end, or put the file back to `size_bytes` and raise."""
+        done = 0
+        try:
+            while done < len(data):
+                done += self._files.write(descriptor, data[done:] if done else data)
+        except OSError as error:
+            try:
+                os.ftruncate(descriptor, size_bytes)
+            except OSError as second:
+                self._fail(second)
+                raise SpoolError(self._failure) from error
+            if error.errno in _FULL_ERRNOS:
+                raise SpoolFull(f"no room for the spool in {self.directory}") from error
+            self._fail(error)
+            raise SpoolError(self._failure) from error
+
+    async def _sync(self) -> None:
+        async with self._sync_lock:
+            if not self._is_closed:
+                await self._sync_group()
+
+    async def _sync_group(self) -> None:
+        """Make everything appended so far durable and tell who waits for it."""
+        target = self._position
+        retired, self._retired = self._retired, []
+        self._dirty.set()
+        self._dirty, self._urgent = anyio.Event(), anyio.Event()
+        try:
+            descriptors = (*retired, self._segment.descriptor)
+            await anyio.to_thread.run_sync(self._sync_files, descriptors)
+        except OSError as error:
+            self._fail(error)
+        else:
+            self._durable_position = target
+        for descriptor in retired:
+            os.close(descriptor)
+        self._synced.set()
+        self._synced = anyio.Event()
+
+    def _sync_files(self, descriptors: tuple[int, ...]) -> None:
+        for descriptor in descriptors:
+            self._files.sync(descriptor)
+
+    def _take_reserve(self) -> bool:
+        """Try to have the whole reserve allocated."""
+        try:
+            self._files.reserve(self._reserve_descriptor, self._limits.reserve_bytes)
+        except OSError as error:
+            if error.errno not in _FULL_ERRNOS:
+                raise
+            return False
+        return True
+
+    def _refuse_intents(self) -> None:
+        if self._health is Health.OK:
+            self._health = Health.FULL
+            self._full_tried_at_s = self._monotonic_s()
+            _log.error("%s: new attempts are refused", self.health_reason)
+
+    def _fail(self, error: OSError) -> None:
+        self._health = Health.FAILED
+        self._failure = (
+            f"the spool in {self.directory} failed for good: {error.strerror or error}; "
+            "what was not yet synced may be lost, the worker must be replaced"
+        )
+        _log.critical("%s", self._failure)
