@@ -1,0 +1,224 @@
+"""Request controls: `x-fareway-*` headers and `fareway_*` keys of the body's metadata, one grammar.
+
+Controls only narrow. Where a control comes by header and by field, the narrower wins: tags add up,
+the smaller ceiling counts; two different projects or strategies contradict each other and are
+refused. An unknown `fareway_*` key or `x-fareway-*` header is refused with the nearest name, so
+that a misspelt `x-fareway-tag` cannot send private data anywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import string
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.errors import InvalidRequest, UnsupportedParameter
+from pricing.errors import PricingError
+from pricing.money import PicoUsd, parse_usd
+
+HEADER_PREFIX = "x-fareway-"
+FIELD_PREFIX = "fareway_"
+STRATEGIES = frozenset({"cheapest"})
+STRATEGIES_TO_COME = frozenset({"fastest", "balanced"})
+
+_NAME_CHARACTERS = frozenset(string.ascii_lowercase + string.digits + "_.:-")
+_VALUE_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_.:-/ ")
+_NAME_CHARACTERS_MAX = 64
+_TAGS_MAX = 64
+_NAMES = ("tags", "cost_tags", "sla", "strategy", "max_usd", "project")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """What a client asked of the gateway for one request.
+
+    Attributes:
+        tags: Privacy tags to add, unknown ones included: the policy refuses those.
+        cost_tags: Cost tags, sorted by key.
+        strategy: Routing strategy, None for the route's own.
+        max_pico_usd: Ceiling of the upper-bound quote, None for none.
+        project: Project to book on, None for the key's own.
+    """
+
+    tags: frozenset[str] = frozenset()
+    cost_tags: tuple[tuple[str, str], ...] = ()
+    strategy: str | None = None
+    max_pico_usd: PicoUsd | None = None
+    project: str | None = None
+
+
+NO_CONTROLS = Controls()
+
+
+def read_controls(
+    headers: Iterable[tuple[bytes, bytes]], metadata: Mapping[str, msgspec.Raw] | None
+) -> Controls:
+    """Read and merge the controls of one request.
+
+    Args:
+        headers: Raw header pairs, names in lower case.
+        metadata: The body's `metadata` member, None when there is none.
+
+    Raises:
+        InvalidRequest: An unknown control, a value outside its grammar, or a contradiction.
+        UnsupportedParameter: A control that this version cannot honour yet.
+    """
+    found = list(_header_controls(headers))
+    if metadata:
+        found.extend(_field_controls(metadata))
+    if not found:
+        return NO_CONTROLS
+    return _merge(found)
+
+
+def without_controls(metadata: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """The metadata that may go upstream: every `fareway_*` key removed."""
+    return {key: raw for key, raw in metadata.items() if not key.startswith(FIELD_PREFIX)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    name: str  # one of _NAMES
+    label: str  # as the client wrote it
+    text: str
+
+
+def _header_controls(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[_Found]:
+    prefix = HEADER_PREFIX.encode()
+    for raw_name, raw_value in headers:
+        if not raw_name.startswith(prefix):
+            continue
+        label = raw_name.decode("latin-1")
+        name = label.removeprefix(HEADER_PREFIX).replace("-", "_")
+        _refuse_unknown(name, label, lambda known: HEADER_PREFIX + known.replace("_", "-"))
+        if not raw_value.isascii():
+            raise InvalidRequest(f"header {label} holds characters outside ASCII", param=label)
+        yield _Found(name=name, label=label, text=raw_value.decode("ascii"))
+
+
+def _field_controls(metadata: Mapping[str, msgspec.Raw]) -> Iterable[_Found]:
+    for key, raw in metadata.items():
+        if not key.startswith(FIELD_PREFIX):
+            continue
+        label = f"metadata.{key}"
+        name = key.removeprefix(FIELD_PREFIX)
+        _refuse_unknown(name, label, lambda known: FIELD_PREFIX + known)
+        try:
+            text = msgspec.json.decode(raw, type=str)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"{label} must be a string", param=label) from error
+        yield _Found(name=name, label=label, text=text)
+
+
+def _refuse_unknown(name: str, label: str, spell: Callable[[str], str]) -> None:
+    if name in _NAMES:
+        return
+    near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)
+    raise InvalidRequest(
+        f"unknown control {label!r}; the nearest is {spell(near[0])!r}", param=label
+    )
+
+
+def _merge(found: Iterable[_Found]) -> Controls:
+    tags: set[str] = set()
+    cost_tags: dict[str, str] = {}
+    strategy: str | None = None
+    ceiling: PicoUsd | None = None
+    project: str | None = None
+    for item in found:
+        match item.name:
+            case "tags":
+                tags |= _parse_tags(item)
+            case "cost_tags":
+                _add_cost_tags(cost_tags, item)
+            case "strategy":
+                strategy = _agree(strategy, _parse_strategy(item), item)
+            case "max_usd":
+                limit = _parse_max_usd(item)
+                ceiling = limit if ceiling is None else min(ceiling, limit)
+            case "project":
+                project = _agree(project, _parse_name(item.text, item), item)
+            case _:
+                raise UnsupportedParameter(
+                    f"{item.label} is not available in this version; leave it out",
+                    param=item.label,
+                )
+    return Controls(
+        tags=frozenset(tags),
+        cost_tags=tuple(sorted(cost_tags.items())),
+        strategy=strategy,
+        max_pico_usd=ceiling,
+        project=project,
+    )
+
+
+def _agree(earlier: str | None, value: str, item: _Found) -> str:
+    if earlier is not None and earlier != value:
+        raise InvalidRequest(
+            f"{item.label} says {value!r}, another control of this request says {earlier!r}",
+            param=item.label,
+        )
+    return value
+
+
+def _parse_tags(item: _Found) -> set[str]:
+    names = {_parse_name(part.strip(), item) for part in item.text.split(",") if part.strip()}
+    if len(names) > _TAGS_MAX:
+        raise InvalidRequest(f"{item.label} holds over {_TAGS_MAX} tags", param=item.label)
+    return names
+
+
+def _parse_name(text: str, item: _Found) -> str:
+    if not 0 < len(text) <= _NAME_CHARACTERS_MAX or not _NAME_CHARACTERS.issuperset(text):
+        raise InvalidRequest(
+            f"{item.label}: {text[:80]!r} is no name; use 1 to {_NAME_CHARACTERS_MAX}"
+            " of a-z 0-9 _ . : -",
+            param=item.label,
+        )
+    return text
+
+
+def _add_cost_tags(cost_tags: dict[str, str], item: _Found) -> None:
+    for part in item.text.split(","):
+        if not part.strip():
+            continue
+        key, equals, value = part.partition("=")
+        key, value = _parse_name(key.strip(), item), value.strip()
+        if (
+            not equals
+            or not 0 < len(value) <= _NAME_CHARACTERS_MAX
+            or not _VALUE_CHARACTERS.issuperset(value)
+        ):
+            raise InvalidRequest(
+                f"{item.label}: write key=value, values of up to {_NAME_CHARACTERS_MAX} letters,"
+                " digits, spaces and _ . : - /",
+                param=item.label,
+            )
+        if cost_tags.setdefault(key, value) != value:
+            raise InvalidRequest(f"{item.label} gives {key!r} two values", param=item.label)
+    if len(cost_tags) > _TAGS_MAX:
+        raise InvalidRequest(f"{item.label} holds over {_TAGS_MAX} tags", param=item.label)
+
+
+def _parse_strategy(item: _Found) -> str:
+    if item.text in STRATEGIES_TO_COME:
+        raise UnsupportedParameter(
+            f"strategy {item.text!r} is not available in this version; use 'cheapest'",
+            param=item.label,
+        )
+    if item.text not in STRATEGIES:
+        raise InvalidRequest(f"{item.label}: no strategy {item.text[:40]!r}", param=item.label)
+    return item.text
+
+
+def _parse_max_usd(item: _Found) -> PicoUsd:
+    try:
+        limit = parse_usd(item.text)
+    except PricingError as error:
+        raise InvalidRequest(f"{item.label}: {error}", param=item.label) from error
+    if limit < 0:
+        raise InvalidRequest(f"{item.label} must be 0 or more", param=item.label)
+    return limit

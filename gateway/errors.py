@@ -1,0 +1,145 @@
+"""What the gateway itself refuses, one class per code of the contract's error table.
+
+GatewayError
+  CallerFault                the client must change the request
+    InvalidRequest           bad JSON, wrong type, bad header
+    UnsupportedParameter     no candidate can honour a parameter
+    ContextLengthExceeded    too long for every candidate
+    BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound
+  AccessFault                the key must change
+    InvalidApiKey, ModelNotAllowed, PrivacyDenied
+  CapacityFault              come back later           (retry_after_s)
+    UpstreamRateLimited, PrivateCapacityUnavailable, NoHealthyDeployment, Draining,
+    LedgerUnavailable
+  UpstreamFailed             every attempt failed      UpstreamTimedOut
+  InternalFault              ours; the client gets the request id and nothing else
+
+`gateway/http/errors.py` holds the only table from class to status and code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GatewayError(Exception):
+    """A request ends with an error of ours.
+
+    Attributes:
+        message: One sentence for the client: what is wrong and the mend; no secret, no content.
+        param: The request parameter at fault, None when none is.
+        retry_after_s: Seconds after which trying again makes sense, None when it never does.
+        upstream_code: A more precise code that the upstream gave, None when it gave none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        upstream_code: str | None = None,
+    ) -> None:
+        """Keep what the answer needs."""
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.upstream_code = upstream_code
+
+
+class CallerFault(GatewayError):
+    """The client must change the request."""
+
+
+class InvalidRequest(CallerFault):
+    """Bad JSON, a wrong type, a bad header; also what an upstream refused as malformed."""
+
+
+class UnsupportedParameter(CallerFault):
+    """No candidate can honour a parameter."""
+
+
+class ContextLengthExceeded(CallerFault):
+    """The prompt is too long for every candidate."""
+
+
+class BodyTooLarge(CallerFault):
+    """The body is over `server.max_body_mib`."""
+
+
+class UnsupportedMediaType(CallerFault):
+    """The body is not JSON by its own declaration."""
+
+
+class MethodNotAllowed(CallerFault):
+    """The route exists for another method.
+
+    Attributes:
+        allowed: The methods that the route takes.
+    """
+
+    def __init__(self, message: str, *, allowed: Sequence[str]) -> None:
+        """Keep the methods for the `Allow` header."""
+        super().__init__(message)
+        self.allowed = tuple(allowed)
+
+
+class RouteNotFound(CallerFault):
+    """No such path."""
+
+
+class ModelNotFound(CallerFault):
+    """No model, alias or deployment of that name; the message lists near ones."""
+
+
+class AccessFault(GatewayError):
+    """The key must change."""
+
+
+class InvalidApiKey(AccessFault):
+    """No key, a bad key, a revoked or expired key."""
+
+
+class ModelNotAllowed(AccessFault):
+    """The key may not use the model."""
+
+
+class PrivacyDenied(AccessFault):
+    """No deployment could ever satisfy the request's tags."""
+
+
+class CapacityFault(GatewayError):
+    """Come back later."""
+
+
+class UpstreamRateLimited(CapacityFault):
+    """Every attempt met a quota at the upstream."""
+
+
+class PrivateCapacityUnavailable(CapacityFault):
+    """Allowed deployments exist for these tags, and none can serve now."""
+
+
+class NoHealthyDeployment(CapacityFault):
+    """Deployments exist, and none can serve now."""
+
+
+class Draining(CapacityFault):
+    """This process is shutting down."""
+
+
+class LedgerUnavailable(CapacityFault):
+    """Attempts cannot be journaled (disk full, failed disk), so none is dispatched."""
+
+
+class UpstreamFailed(GatewayError):
+    """Every attempt failed; the message lists deployments and reasons."""
+
+
+class UpstreamTimedOut(UpstreamFailed):
+    """Every attempt failed, the last one by a deadline."""
+
+
+class InternalFault(GatewayError):
+    """A bug of ours; details are in the log under the request id."""

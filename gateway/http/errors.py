@@ -1,0 +1,121 @@
+"""The only table from error class to HTTP status and code, and the OpenAI-shaped body."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway import errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRow:
+    """How a class of errors looks on the wire.
+
+    Attributes:
+        status: HTTP status.
+        type: OpenAI's `error.type`.
+        code: `error.code`, unless the upstream gave a more precise one.
+        limited_by: `x-fareway-limited-by`, empty where nothing is limited.
+        forbids_retry: Whether `x-should-retry: false` goes along, so that SDKs do not repeat it.
+    """
+
+    status: int
+    type: str
+    code: str
+    limited_by: str = ""
+    forbids_retry: bool = False
+
+
+_INVALID = "invalid_request_error"
+
+ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
+    errors.InvalidRequest: ErrorRow(status=400, type=_INVALID, code=_INVALID),
+    errors.UnsupportedParameter: ErrorRow(status=400, type=_INVALID, code="unsupported_parameter"),
+    errors.ContextLengthExceeded: ErrorRow(
+        status=400, type=_INVALID, code="context_length_exceeded"
+    ),
+    errors.InvalidApiKey: ErrorRow(status=401, type="authentication_error", code="invalid_api_key"),
+    errors.ModelNotAllowed: ErrorRow(status=403, type="permission_error", code="model_not_allowed"),
+    errors.PrivacyDenied: ErrorRow(status=403, type="permission_error", code="privacy_denied"),
+    errors.ModelNotFound: ErrorRow(status=404, type=_INVALID, code="model_not_found"),
+    errors.RouteNotFound: ErrorRow(status=404, type=_INVALID, code="not_found"),
+    errors.MethodNotAllowed: ErrorRow(status=405, type=_INVALID, code="method_not_allowed"),
+    errors.BodyTooLarge: ErrorRow(status=413, type=_INVALID, code="request_too_large"),
+    errors.UnsupportedMediaType: ErrorRow(status=415, type=_INVALID, code="unsupported_media_type"),
+    errors.UpstreamRateLimited: ErrorRow(
+        status=429, type="rate_limit_error", code="upstream_rate_limited", limited_by="provider"
+    ),
+    errors.InternalFault: ErrorRow(
+        status=500, type="server_error", code="internal_error", forbids_retry=True
+    ),
+    errors.UpstreamFailed: ErrorRow(
+        status=502, type="server_error", code="upstream_error", forbids_retry=True
+    ),
+    errors.PrivateCapacityUnavailable: ErrorRow(
+        status=503, type="server_error", code="private_capacity_unavailable"
+    ),
+    errors.NoHealthyDeployment: ErrorRow(
+        status=503, type="server_error", code="no_healthy_deployment"
+    ),
+    errors.Draining: ErrorRow(status=503, type="server_error", code="draining"),
+    errors.LedgerUnavailable: ErrorRow(status=503, type="server_error", code="ledger_unavailable"),
+    errors.UpstreamTimedOut: ErrorRow(
+        status=504, type="server_error", code="upstream_timeout", forbids_retry=True
+    ),
+}
+
+RETRY_AFTER_S_MAX = 3600
+"""Longer waits are reported as this one: a client should come back and see."""
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class _ErrorEnvelope(msgspec.Struct):
+    error: _ErrorBody
+
+
+def row_of(error: errors.GatewayError) -> ErrorRow:
+    """The row of an error's class."""
+    return ERROR_TABLE[type(error)]
+
+
+def openai_body(error: errors.GatewayError) -> bytes:
+    """The OpenAI-shaped JSON body of an error."""
+    row = row_of(error)
+    body = _ErrorBody(
+        message=error.message,
+        type=row.type,
+        param=error.param,
+        code=error.upstream_code or row.code,
+    )
+    return msgspec.json.encode(_ErrorEnvelope(error=body))
+
+
+def openai_event(error: errors.GatewayError) -> bytes:
+    """The error as one server-sent event, for a stream whose headers are out."""
+    return b"data: " + openai_body(error) + b"\n\n"
+
+
+def error_headers(error: errors.GatewayError) -> list[tuple[bytes, bytes]]:
+    """Headers that an error adds: how long to wait, who limits, whether SDKs may repeat it."""
+    row = row_of(error)
+    headers: list[tuple[bytes, bytes]] = []
+    if error.retry_after_s is not None and row.status in {429, 503}:
+        wait_s = min(max(error.retry_after_s, 0.0), RETRY_AFTER_S_MAX)
+        headers.append((b"retry-after", str(math.ceil(wait_s)).encode()))
+        headers.append((b"retry-after-ms", str(math.ceil(wait_s * 1000)).encode()))
+    if row.limited_by:
+        headers.append((b"x-fareway-limited-by", row.limited_by.encode()))
+    if row.forbids_retry:
+        headers.append((b"x-should-retry", b"false"))
+    if isinstance(error, errors.MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))
+    return headers

@@ -1,0 +1,372 @@
+"""Runs a decision: attempts in order, four deadlines, fallback until the first content, settlement.
+
+Policy stays out of here: the decision's candidates are the only deployments that can be reached.
+Each attempt is journaled before it is dispatched and settled exactly once, whatever ends it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from gateway.clock import Clock
+from gateway.dialects.openai_answer import AnswerEncoder, FinalFacts
+from gateway.errors import GatewayError
+from gateway.ledger.errors import SpoolError
+from gateway.ledger.records import AttemptStatus, Settlement
+from gateway.relay.client_stream import ClientStream, HeaderPairs
+from gateway.relay.frames import StreamFrames
+from gateway.relay.journal import Booking, Journal, OpenAttempt, Outcome
+from gateway.relay.plan import EMPTY_ANSWER_RETRIES, Failure, final_error, next_step, was_refused
+from gateway.telemetry.metrics import Metrics
+from pricing.money import PicoUsd, format_usd
+from pricing.price_book import PriceVersion, Unpriced
+from providers.contract import AttemptFacts, ChatRequest, Deadlines, Provider
+from providers.errors import ProviderError, UpstreamFault
+
+logger = logging.getLogger(__name__)
+
+SETTLE_GRACE_S = 60.0
+"""Added to an attempt's total deadline: after it an unsettled intent counts as lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One deployment that the decision allows, best first.
+
+    Attributes:
+        deployment: `provider/model-id`.
+        price: In force when the decision was made.
+        exposure_pico_usd: Upper-bound quote.
+        reason: Why it stands where it stands.
+    """
+
+    deployment: str
+    price: PriceVersion | Unpriced
+    exposure_pico_usd: PicoUsd | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request that has been admitted and decided.
+
+    Attributes:
+        booking: Whom it is booked on.
+        candidates: The frozen set, in order; nothing else is ever called.
+        request: The checked request.
+        prompt_tokens_estimate: For a booking without counts.
+        allows_empty: Whether an answer without content is what was asked for (`max_tokens: 0`).
+        accepted_s: Monotonic instant at which the request was accepted.
+        headers: Headers that do not depend on the attempt.
+    """
+
+    booking: Booking
+    candidates: Sequence[Candidate]
+    request: ChatRequest
+    prompt_tokens_estimate: int
+    allows_empty: bool
+    accepted_s: float
+    headers: HeaderPairs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayLimits:
+    """The relay's settings.
+
+    Attributes:
+        deadlines: Of each attempt.
+        attempts_max: Attempts per request.
+        within_s: No attempt starts later than this after the first.
+        heartbeat_s: Silence after which a stream gets a comment.
+        is_strict: Whether an intent is on disk before dispatch.
+    """
+
+    deadlines: Deadlines
+    attempts_max: int
+    within_s: float
+    heartbeat_s: float
+    is_strict: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relay:
+    """Runs jobs.
+
+    Attributes:
+        providers: By name.
+        journal: Where attempts are written.
+        limits: Deadlines and counts.
+        clock: For durations.
+        rng: For jitter.
+        metrics: Counters and histograms.
+        status_of: The HTTP status that an error will have, for the ledger's row.
+    """
+
+    providers: Mapping[str, Provider]
+    journal: Journal
+    limits: RelayLimits
+    clock: Clock
+    rng: random.Random
+    metrics: Metrics
+    status_of: Callable[[GatewayError], int]
+
+    async def run(self, job: Job, client: ClientStream) -> None:
+        """Answer the client.
+
+        Raises:
+            GatewayError: Every attempt failed. When `client.is_started`, headers are out and the
+                caller ends the stream with an error event.
+        """
+        failure: GatewayError | None = None
+        async with anyio.create_task_group() as tasks:
+            if job.request.is_stream:
+                tasks.start_soon(self._keep_alive, job, client)
+            try:
+                await self._run_attempts(job, client)
+            except GatewayError as error:
+                failure = error  # raised outside, so that the task group does not wrap it
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _keep_alive(self, job: Job, client: ClientStream) -> None:
+        """Send headers and then comments while the upstream is silent, at event boundaries only."""
+        while not client.is_finished:
+            silent_s = self.clock.monotonic_s() - client.last_sent_s
+            if silent_s < self.limits.heartbeat_s:
+                await anyio.sleep(self.limits.heartbeat_s - silent_s)
+            elif client.is_started:
+                await client.heartbeat()
+            else:
+                await client.start(self.head(job, job.candidates[0].deployment, 1, []))
+                await client.heartbeat()
+
+    async def _run_attempts(self, job: Job, client: ClientStream) -> None:
+        failures: list[Failure] = []
+        first_s = self.clock.monotonic_s()
+        index = 0
+        while True:
+            candidate = job.candidates[index]
+            attempt = _Attempt(
+                relay=self, job=job, candidate=candidate, client=client, failures=tuple(failures)
+            )
+            try:
+                await attempt.run()
+            except ProviderError as error:
+                failures.append(Failure(deployment=candidate.deployment, error=error))
+            else:
+                return
+            step = None
+            if not client.has_content:
+                step = next_step(
+                    failures,
+                    candidates=[c.deployment for c in job.candidates],
+                    attempts_max=self.limits.attempts_max,
+                    elapsed_s=self.clock.monotonic_s() - first_s,
+                    within_s=self.limits.within_s,
+                    rng=self.rng,
+                )
+            if step is None:
+                raise final_error(failures)
+            self.metrics.fallbacks.labels(reason=type(failures[-1].error).__name__).inc()
+            await anyio.sleep(step.pause_s)
+            index = step.candidate
+
+    def head(
+        self, job: Job, deployment: str, attempts: int, adapted: Sequence[str]
+    ) -> list[tuple[bytes, bytes]]:
+        """Response headers that name the attempt."""
+        overhead_ms = (self.clock.monotonic_s() - job.accepted_s) * 1000
+        headers = [
+            *job.headers,
+            (b"x-fareway-deployment", header_text(deployment)),
+            (b"x-fareway-attempts", str(attempts).encode()),
+            (b"x-fareway-overhead-ms", f"{overhead_ms:.1f}".encode()),
+        ]
+        if adapted:
+            headers.append((b"x-fareway-adapted", header_text(", ".join(adapted))))
+        return headers
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """One call to one deployment, from intent to settlement."""
+
+    relay: Relay
+    job: Job
+    candidate: Candidate
+    client: ClientStream
+    failures: Sequence[Failure]
+
+    async def run(self) -> None:
+        """Dispatch, relay, settle.
+
+        Raises:
+            ProviderError: The attempt failed; it is settled.
+            LedgerUnavailable: It could not be journaled and was not dispatched.
+        """
+        job, relay = self.job, self.relay
+        opened = relay.journal.open(
+            job.booking,
+            attempt=self._number,
+            deployment=self.candidate.deployment,
+            reason=self.candidate.reason,
+            price=self.candidate.price,
+            exposure_pico_usd=self.candidate.exposure_pico_usd,
+            lifetime_s=relay.limits.deadlines.total_s + SETTLE_GRACE_S,
+        )
+        facts = AttemptFacts()
+        outcome = Outcome(
+            status=AttemptStatus.NOT_SENT, prompt_tokens_estimate=job.prompt_tokens_estimate
+        )
+        frames = StreamFrames(
+            make_encoder=lambda: self._encoder(facts),
+            wants_usage=job.request.wants_usage,
+            is_stream=job.request.is_stream,
+        )
+        settlement: Settlement | None = None
+        try:
+            if relay.limits.is_strict:
+                await relay.journal.wait_durable(opened)
+            await self._relay(frames, facts, outcome)
+            outcome.status = AttemptStatus.OK
+            outcome.is_usage_final = True
+            outcome.http_status = 200
+        except ProviderError as error:
+            self._note_failure(error, frames, facts, outcome)
+            raise
+        except anyio.get_cancelled_exc_class():
+            outcome.status = self._status_when_cut(facts)
+            outcome.http_status = 499
+            outcome.error_code = "client_left"
+            raise
+        finally:
+            settlement = self._settle(opened, frames, facts, outcome)
+        await self._finish(frames, facts, settlement)
+
+    @property
+    def _number(self) -> int:
+        return len(self.failures) + 1
+
+    async def _relay(self, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome) -> None:
+        provider_name, _, model_id = self.candidate.deployment.partition("/")
+        provider = self.relay.providers[provider_name]
+        deadlines = self.relay.limits.deadlines
+        async with provider.stream(
+            model_id, self.job.request, deadlines=deadlines, facts=facts
+        ) as batches:
+            async for batch in batches:
+                data = frames.take(batch)
+                if data and self.job.request.is_stream:
+                    await self._send(data, facts, outcome)
+        if not frames.content_events and self._refuses_empty(frames):
+            raise UpstreamFault("the answer ended without any content", code="empty_answer")
+
+    def _refuses_empty(self, frames: StreamFrames) -> bool:
+        empty_before = sum(f.error.code == "empty_answer" for f in self.failures)
+        used = frames.usage.usage.output_tokens if frames.usage else 0
+        return not self.job.allows_empty and used == 0 and empty_before < EMPTY_ANSWER_RETRIES
+
+    async def _send(self, data: bytes, facts: AttemptFacts, outcome: Outcome) -> None:
+        client = self.client
+        if not client.is_started:
+            await client.start(
+                self.relay.head(self.job, self.candidate.deployment, self._number, facts.adapted)
+            )
+        if not client.has_content:
+            client.has_content = True
+            ttft_s = self.relay.clock.monotonic_s() - self.job.accepted_s
+            outcome.ttft_us = round(ttft_s * 1_000_000)
+            self.relay.metrics.ttft.labels(deployment=self.candidate.deployment).observe(ttft_s)
+        await client.write(data)
+
+    def _encoder(self, facts: AttemptFacts) -> AnswerEncoder:
+        return AnswerEncoder(
+            answer_id="chatcmpl-" + self.job.booking.request_id.hex(),
+            created=self.relay.clock.wall_us() // 1_000_000,
+            model=facts.upstream_model or self.candidate.deployment.partition("/")[2],
+        )
+
+    def _note_failure(
+        self, error: ProviderError, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome
+    ) -> None:
+        failure = final_error(
+            [*self.failures, Failure(deployment=self.candidate.deployment, error=error)]
+        )
+        outcome.http_status = self.relay.status_of(failure)
+        outcome.error_code = error.code or type(error).__name__
+        outcome.upstream_request_id = error.upstream_request_id or ""
+        if not facts.was_sent:
+            outcome.status = AttemptStatus.NOT_SENT
+        elif was_refused(error) and not frames.content_events:
+            outcome.status = AttemptStatus.REJECTED
+        elif error.code == "empty_answer":
+            outcome.status = AttemptStatus.OK
+            outcome.is_usage_final = True
+        elif frames.content_events or frames.usage:
+            outcome.status = AttemptStatus.INTERRUPTED
+        else:
+            outcome.status = AttemptStatus.UNKNOWN_BILLING
+
+    def _status_when_cut(self, facts: AttemptFacts) -> AttemptStatus:
+        return AttemptStatus.CLIENT_LEFT if facts.was_sent else AttemptStatus.NOT_SENT
+
+    def _settle(
+        self, opened: OpenAttempt, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome
+    ) -> Settlement | None:
+        if facts.closing_usage is not None:
+            outcome.usage = facts.closing_usage
+            outcome.is_usage_final = True
+        else:
+            outcome.usage = frames.usage
+        outcome.content_events = frames.content_events
+        outcome.finish_reason = next(iter(frames.reasons.values()), "")
+        outcome.upstream_request_id = facts.upstream_request_id or outcome.upstream_request_id
+        try:
+            settlement = self.relay.journal.settle(opened, outcome)
+        except SpoolError:
+            # The intent is on disk: the loader will book it as unknown and keep its exposure.
+            logger.exception("attempt %s could not be settled", opened.event_id.hex())
+            return None
+        self.relay.metrics.observe_attempt(
+            deployment=self.candidate.deployment, team=self.job.booking.team, settlement=settlement
+        )
+        return settlement
+
+    async def _finish(
+        self, frames: StreamFrames, facts: AttemptFacts, settlement: Settlement | None
+    ) -> None:
+        cost = settlement.cost_pico_usd if settlement else None
+        cost_usd = None if cost is None else format_usd(cost)
+        head = self.relay.head(self.job, self.candidate.deployment, self._number, facts.adapted)
+        if not self.job.request.is_stream:
+            if cost_usd is not None:
+                head.append((b"x-fareway-cost-usd", cost_usd.encode()))
+            head.append((b"content-type", b"application/json"))
+            self.client.has_content = True
+            await self.client.send_whole(200, head, frames.whole_answer(cost_usd))
+            return
+        if not self.client.is_started:
+            await self.client.start(head)
+        final = FinalFacts(
+            deployment=self.candidate.deployment,
+            attempts=self._number,
+            request_id=self.job.booking.request_id.hex(),
+        )
+        last = frames.release() + frames.last_usage(cost_usd, final)
+        if last:
+            await self.client.write(last)
+        await self.client.finish(is_clean=True)
+
+
+def header_text(text: str) -> bytes:
+    """A header value for any text: ASCII as it is, everything else percent-encoded as UTF-8."""
+    return b"".join(
+        bytes([byte]) if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte
+        for byte in text.encode("utf-8", "surrogatepass")
+    )

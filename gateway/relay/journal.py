@@ -1,0 +1,274 @@
+"""What an attempt writes to the spool: an intent before dispatch, a settlement at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.clock import Clock
+from gateway.errors import LedgerUnavailable
+from gateway.ledger.errors import SpoolError
+from gateway.ledger.records import AttemptStatus, CostLine, Intent, Record, Settlement
+from pricing.errors import PricingError
+from pricing.money import PicoUsd, round_reported_usd
+from pricing.price_book import PriceVersion, Unpriced
+from pricing.quote import Charge, charge
+from pricing.usage import Quality, Usage
+from providers.contract import UsageReport
+
+LEDGER_RETRY_S = 5.0
+
+
+class Spool(Protocol):
+    """The part of the spool writer that attempts use."""
+
+    def append(self, record: Record) -> int:
+        """Hand a record to the kernel and return its position.
+
+        Raises:
+            SpoolError: Nothing was written.
+        """
+        ...
+
+    async def durable(self, position: int) -> None:
+        """Return once everything up to the position is on disk.
+
+        Raises:
+            SpoolError: The disk failed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Booking:
+    """Whom and what an attempt is booked on; the same for every attempt of a request.
+
+    Attributes:
+        request_id: 16 bytes.
+        model: What the client asked for, resolved to the logical name.
+        team: Team name.
+        project: Project name, empty for none.
+        key_id: Public id of the key.
+        tags: Closed privacy tags, sorted.
+        cost_tags: Cost tags, sorted.
+        route: For example `chat.completions`.
+        is_stream: Whether the client asked for a stream.
+    """
+
+    request_id: bytes
+    model: str
+    team: str
+    project: str
+    key_id: str
+    tags: tuple[str, ...]
+    cost_tags: tuple[tuple[str, str], ...]
+    route: str
+    is_stream: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What is known when an attempt ends; filled while it runs.
+
+    Attributes:
+        status: How it ended; pessimistic until something better is known.
+        usage: The last report.
+        is_usage_final: Whether that report counts everything, not only what came until the break.
+        content_events: Content events seen, for an estimate where the upstream gives no counts.
+        prompt_tokens_estimate: For the same.
+        http_status: What the client gets.
+        error_code: Empty when all went well.
+        upstream_request_id: Empty when unknown.
+        finish_reason: Empty when there was none.
+        ttft_us: None until content was sent.
+    """
+
+    status: AttemptStatus = AttemptStatus.UNKNOWN_BILLING
+    usage: UsageReport | None = None
+    is_usage_final: bool = False
+    content_events: int = 0
+    prompt_tokens_estimate: int = 0
+    http_status: int = 0
+    error_code: str = ""
+    upstream_request_id: str = ""
+    finish_reason: str = ""
+    ttft_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAttempt:
+    """An attempt whose intent is in the spool."""
+
+    event_id: bytes
+    started_s: float
+    price: PriceVersion | Unpriced
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """Writes intents and settlements.
+
+    Attributes:
+        spool: Where to.
+        clock: For instants and durations.
+        new_id: Makes event ids.
+    """
+
+    spool: Spool
+    clock: Clock
+    new_id: Callable[[], bytes]
+
+    def open(
+        self,
+        booking: Booking,
+        *,
+        attempt: int,
+        deployment: str,
+        reason: str,
+        price: PriceVersion | Unpriced,
+        exposure_pico_usd: PicoUsd | None,
+        lifetime_s: float,
+    ) -> OpenAttempt:
+        """Write the intent; nothing may be dispatched unless this returned.
+
+        Raises:
+            LedgerUnavailable: The spool takes no record (disk full, failed disk).
+        """
+        provider, _, upstream_model = deployment.partition("/")
+        event_id = self.new_id()
+        intent = Intent(
+            event_id=event_id,
+            at_us=self.clock.wall_us(),
+            request_id=booking.request_id,
+            attempt=attempt,
+            deployment=deployment,
+            provider=provider,
+            upstream_model=upstream_model,
+            model=booking.model,
+            team=booking.team,
+            project=booking.project,
+            key_id=booking.key_id,
+            tags=booking.tags,
+            cost_tags=booking.cost_tags,
+            reason=reason,
+            price_version="" if isinstance(price, Unpriced) else price.version_id,
+            exposure_pico_usd=exposure_pico_usd,
+            is_stream=booking.is_stream,
+            route=booking.route,
+            lifetime_s=lifetime_s,
+        )
+        try:
+            position = self.spool.append(intent)
+        except SpoolError as error:
+            raise LedgerUnavailable(
+                "the spend journal cannot be written, so nothing is dispatched; the operator must"
+                " free disk space or mend the disk (see /readyz)",
+                retry_after_s=LEDGER_RETRY_S,
+            ) from error
+        return OpenAttempt(
+            event_id=event_id,
+            started_s=self.clock.monotonic_s(),
+            price=price,
+            position=position,
+        )
+
+    async def wait_durable(self, attempt: OpenAttempt) -> None:
+        """Wait until the intent is on disk (`durability: strict`).
+
+        Raises:
+            LedgerUnavailable: The disk failed.
+        """
+        try:
+            await self.spool.durable(attempt.position)
+        except SpoolError as error:
+            raise LedgerUnavailable(
+                "the spend journal cannot be written, so nothing is dispatched",
+                retry_after_s=LEDGER_RETRY_S,
+            ) from error
+
+    def settle(self, attempt: OpenAttempt, outcome: Outcome) -> Settlement:
+        """Write the settlement; without await, so that no cancellation can part it.
+
+        Raises:
+            SpoolError: It could not be written; the loader will book the intent as unknown.
+        """
+        settlement = self._settlement(attempt, outcome)
+        self.spool.append(settlement)
+        return settlement
+
+    def _settlement(self, attempt: OpenAttempt, outcome: Outcome) -> Settlement:
+        usage, quality = _booked_usage(outcome)
+        charged = _charge(usage, attempt.price)
+        provider_cost = _provider_cost(outcome.usage)
+        return Settlement(
+            event_id=attempt.event_id,
+            settled_at_us=self.clock.wall_us(),
+            status=outcome.status.value,
+            quality=quality.value,
+            usage={meter.value: units for meter, units in usage.meters()},
+            lines=() if isinstance(charged, Unpriced) else _lines(charged),
+            cost_pico_usd=None if isinstance(charged, Unpriced) else charged.total_pico_usd,
+            provider_cost_pico_usd=provider_cost,
+            http_status=outcome.http_status,
+            error_code=outcome.error_code,
+            upstream_request_id=outcome.upstream_request_id[:200],
+            finish_reason=outcome.finish_reason[:64],
+            ttft_us=outcome.ttft_us,
+            duration_us=round((self.clock.monotonic_s() - attempt.started_s) * 1_000_000),
+        )
+
+
+def _booked_usage(outcome: Outcome) -> tuple[Usage, Quality]:
+    """Which counts are charged, by `finance_policy.md` 2.4.
+
+    Counts of the upstream always win. Without them a refused attempt used nothing, exactly; an
+    answer that went through, or that a client cut, is counted from what passed; a stream that broke
+    is booked as nothing with its exposure kept: elsewhere a guess billed 23 USD for one broken
+    prompt.
+    """
+    if outcome.usage is not None:
+        is_exact = outcome.usage.is_consistent and outcome.is_usage_final
+        return outcome.usage.usage, Quality.EXACT if is_exact else Quality.ESTIMATED
+    match outcome.status:
+        case AttemptStatus.NOT_SENT | AttemptStatus.REJECTED:
+            return Usage(), Quality.EXACT
+        case AttemptStatus.OK:
+            counted = Usage(
+                input_tokens=outcome.prompt_tokens_estimate, output_tokens=outcome.content_events
+            )
+            return counted, Quality.ESTIMATED
+        case AttemptStatus.CLIENT_LEFT if outcome.content_events:
+            counted = Usage(
+                input_tokens=outcome.prompt_tokens_estimate, output_tokens=outcome.content_events
+            )
+            return counted, Quality.ESTIMATED
+        case _:
+            return Usage(), Quality.UNKNOWN
+
+
+def _charge(usage: Usage, price: PriceVersion | Unpriced) -> Charge | Unpriced:
+    return price if isinstance(price, Unpriced) else charge(usage, price)
+
+
+def _lines(charged: Charge) -> tuple[CostLine, ...]:
+    return tuple(
+        CostLine(
+            meter=line.meter.value,
+            units=line.units,
+            rate_pico_usd=line.rate.pico_usd,
+            rate_per_units=line.rate.per_units,
+            cost_pico_usd=line.cost_pico_usd,
+        )
+        for line in charged.lines
+    )
+
+
+def _provider_cost(report: UsageReport | None) -> PicoUsd | None:
+    if report is None or report.provider_cost_usd is None:
+        return None
+    try:
+        return round_reported_usd(report.provider_cost_usd)
+    except PricingError:
+        return None  # an upstream's nonsense is no reason to lose the row
