@@ -1,0 +1,1 @@
+"""Models: their shape (`arch`), weights (`loader`), positions (`rope`) and forward pass."""
