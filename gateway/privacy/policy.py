@@ -1,0 +1,277 @@
+"""The compiled policy: which deployments a set of tags may reach, as bit masks.
+
+Requirements are the only gate and they only add up, so more tags never widen the set. Tags with
+all that they imply become one mask of required attributes; a deployment's unexpired claims with all
+that they give become one mask of attributes; allowed means that no required bit is missing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gateway.privacy.errors import PolicyError, UnknownTag
+from gateway.privacy.model import PolicySource, TagRule, TrustedDeployment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CompiledTag:
+    tags: frozenset[str]  # itself and all that it implies
+    need: int  # mask of required attributes
+    denied_by: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CompiledTrust:
+    lasting: int  # mask of attributes from claims without expiry
+    expiring: tuple[tuple[datetime, int], ...]
+
+    def at(self, at: datetime) -> int:
+        """Mask of the attributes that count at an instant."""
+        mask = self.lasting
+        for expires_at, gives in self.expiring:
+            if at < expires_at:
+                mask |= gives
+        return mask
+
+
+class Policy:
+    """A policy ready for decisions; made by `compile`, immutable, shared by all requests.
+
+    Attributes:
+        source: What it was compiled from.
+        digest: Hexadecimal SHA-256 of everything that decides.
+    """
+
+    __slots__ = ("_attributes", "_floor", "_tags", "_trust", "digest", "source")
+
+    def __init__(
+        self,
+        *,
+        source: PolicySource,
+        attributes: Sequence[str],
+        tags: Mapping[str, _CompiledTag],
+        trust: Mapping[str, _CompiledTrust],
+    ) -> None:
+        """Keep the compiled tables; use `compile`."""
+        self.source = source
+        self.digest = _digest(source)
+        self._attributes = tuple(attributes)
+        self._tags = dict(tags)
+        self._trust = dict(trust)
+        self._floor = source.floor
+
+    @classmethod
+    def compile(
+        cls,
+        *,
+        tags: Mapping[str, TagRule],
+        floor: Iterable[str],
+        deployments: Iterable[TrustedDeployment],
+        implications: Mapping[str, frozenset[str]],
+    ) -> Policy:
+        """Check a policy and compile it.
+
+        Args:
+            tags: Rule per tag.
+            floor: Tags that every request carries.
+            deployments: Every deployment that can be called.
+            implications: What an attribute gives beside itself; see `shipped_implications`.
+
+        Raises:
+            PolicyError: With every problem.
+        """
+        source = PolicySource(
+            tags=dict(tags),
+            floor=frozenset(floor),
+            deployments=tuple(deployments),
+            implications=dict(implications),
+        )
+        problems = list(_problems(source))
+        if problems:
+            raise PolicyError(problems)
+        attributes = _all_attributes(source)
+        bits = {attribute: 1 << place for place, attribute in enumerate(attributes)}
+        return cls(
+            source=source,
+            attributes=attributes,
+            tags={tag: _compile_tag(source, tag, bits) for tag in source.tags},
+            trust={one.name: _compile_trust(source, one, bits) for one in source.deployments},
+        )
+
+    def close(self, tags: Iterable[str]) -> frozenset[str]:
+        """The tags with the policy's floor and everything that they imply.
+
+        Raises:
+            UnknownTag: The policy has no such tag.
+        """
+        return frozenset[str]().union(*(tag.tags for tag in self._compiled(tags)))
+
+    def allowed(self, tags: Iterable[str], *, at: datetime) -> frozenset[str]:
+        """Names of the deployments that a request with these tags may reach.
+
+        Args:
+            tags: Closed or not; the floor and implied tags count either way.
+            at: Aware instant; a claim that has expired by then is absent.
+
+        Raises:
+            UnknownTag: The policy has no such tag.
+        """
+        compiled = self._compiled(tags)
+        if any(tag.denied_by for tag in compiled):
+            return frozenset()
+        need = _need(compiled)
+        return frozenset(name for name, trust in self._trust.items() if need & ~trust.at(at) == 0)
+
+    def missing(self, tags: Iterable[str], deployment: str, *, at: datetime) -> tuple[str, ...]:
+        """Required attributes that a deployment lacks, sorted; a stranger lacks them all.
+
+        Empty for an allowed deployment, and also where nothing but a denying tag stands in the way.
+
+        Raises:
+            UnknownTag: The policy has no such tag.
+        """
+        need = _need(self._compiled(tags))
+        trust = self._trust.get(deployment)
+        lacking = need if trust is None else need & ~trust.at(at)
+        return tuple(
+            attribute for place, attribute in enumerate(self._attributes) if lacking >> place & 1
+        )
+
+    def denied_by(self, tags: Iterable[str]) -> tuple[str, ...]:
+        """Tags, given or implied, that let the request go nowhere; sorted, usually empty.
+
+        Raises:
+            UnknownTag: The policy has no such tag.
+        """
+        return tuple(
+            sorted(frozenset[str]().union(*(tag.denied_by for tag in self._compiled(tags))))
+        )
+
+    def reasons(self, tags: Iterable[str], *, at: datetime) -> Mapping[str, str]:
+        """Why each deployment that is not allowed is not, as one phrase per deployment.
+
+        Raises:
+            UnknownTag: The policy has no such tag.
+        """
+        given = frozenset(tags)
+        allowed = self.allowed(given, at=at)
+        denied_by = self.denied_by(given)
+        return {
+            name: f"tag {', '.join(denied_by)} denies every deployment"
+            if denied_by
+            else f"lacks {', '.join(self.missing(given, name, at=at))}"
+            for name in self._trust
+            if name not in allowed
+        }
+
+    def _compiled(self, tags: Iterable[str]) -> list[_CompiledTag]:
+        found: list[_CompiledTag] = []
+        for tag in self._floor.union(tags):
+            compiled = self._tags.get(tag)
+            if compiled is None:
+                near = difflib.get_close_matches(tag[:64], self._tags, n=1, cutoff=0.0)
+                raise UnknownTag(tag[:64], near[0] if near else None)
+            found.append(compiled)
+        return found
+
+
+def _need(tags: Iterable[_CompiledTag]) -> int:
+    return _join(tag.need for tag in tags)
+
+
+def _join(masks: Iterable[int]) -> int:
+    joined = 0
+    for mask in masks:
+        joined |= mask
+    return joined
+
+
+def _problems(source: PolicySource) -> Iterable[str]:
+    for tag, rule in source.tags.items():
+        for implied in sorted(rule.implies - source.tags.keys()):
+            yield f"tag {tag!r} implies {implied!r}, which is no tag"
+    for tag in sorted(source.floor - source.tags.keys()):
+        yield f"the floor holds {tag!r}, which is no tag"
+    names: set[str] = set()
+    for deployment in source.deployments:
+        if deployment.name in names:
+            yield f"deployment {deployment.name!r} is listed twice"
+        names.add(deployment.name)
+        for claim in deployment.claims:
+            if claim.expires_at is not None and claim.expires_at.tzinfo is None:
+                yield f"{deployment.name}: the expiry of {claim.attribute!r} has no time zone"
+
+
+def _all_attributes(source: PolicySource) -> list[str]:
+    required = (rule.require for rule in source.tags.values())
+    claimed = (frozenset({claim.attribute}) for one in source.deployments for claim in one.claims)
+    given = (gives | {attribute} for attribute, gives in source.implications.items())
+    return sorted(frozenset[str]().union(*required, *claimed, *given))
+
+
+def _compile_tag(source: PolicySource, tag: str, bits: Mapping[str, int]) -> _CompiledTag:
+    implied = _closure(tag, {name: rule.implies for name, rule in source.tags.items()})
+    rules = [source.tags[name] for name in implied]
+    return _CompiledTag(
+        tags=implied,
+        need=_join(bits[attribute] for rule in rules for attribute in rule.require),
+        denied_by=frozenset(name for name in implied if source.tags[name].deny),
+    )
+
+
+def _compile_trust(
+    source: PolicySource, deployment: TrustedDeployment, bits: Mapping[str, int]
+) -> _CompiledTrust:
+    lasting = 0
+    expiring: list[tuple[datetime, int]] = []
+    for claim in deployment.claims:
+        gives = _join(bits[one] for one in _closure(claim.attribute, source.implications))
+        if claim.expires_at is None:
+            lasting |= gives
+        else:
+            expiring.append((claim.expires_at, gives))
+    return _CompiledTrust(lasting=lasting, expiring=tuple(expiring))
+
+
+def _closure(start: str, gives: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Everything reachable from `start`, itself included; cycles are harmless."""
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        one = waiting.pop()
+        if one not in reached:
+            reached.add(one)
+            waiting.extend(gives.get(one, ()))
+    return frozenset(reached)
+
+
+def _digest(source: PolicySource) -> str:
+    """Hash everything that decides, in an order that does not depend on how it was written."""
+    content = {
+        "tags": {
+            tag: [sorted(rule.require), sorted(rule.implies), rule.deny]
+            for tag, rule in source.tags.items()
+        },
+        "floor": sorted(source.floor),
+        "deployments": {
+            deployment.name: sorted(
+                [
+                    claim.attribute,
+                    ""
+                    if claim.expires_at is None
+                    else claim.expires_at.astimezone(UTC).isoformat(),
+                    claim.evidence,
+                ]
+                for claim in deployment.claims
+            )
+            for deployment in source.deployments
+        },
+        "implications": {one: sorted(gives) for one, gives in source.implications.items()},
+    }
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

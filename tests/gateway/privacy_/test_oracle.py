@@ -1,0 +1,257 @@
+"""Runtime and oracle agree on every policy, and the walk finds each planted fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.privacy.model import (
+    PolicySource,
+    TagRule,
+    TrustClaim,
+    TrustedDeployment,
+    shipped_implications,
+)
+from gateway.privacy.oracle import COUNTER_EXAMPLES_MAX, Fault, is_allowed, verify
+from gateway.privacy.policy import Policy
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+TAG_NAMES = ("t0", "t1", "t2", "t3", "t4")
+ATTRIBUTES = ("a0", "a1", "a2", "a3")
+
+some_tags = st.frozensets(st.sampled_from(TAG_NAMES), max_size=5)
+some_attributes = st.frozensets(st.sampled_from(ATTRIBUTES), max_size=3)
+rules = st.builds(
+    TagRule,
+    require=some_attributes,
+    implies=st.frozensets(st.sampled_from(TAG_NAMES), max_size=2),
+    deny=st.integers(0, 9).map(lambda one: one == 0),
+)
+claims = st.builds(
+    TrustClaim,
+    attribute=st.sampled_from(ATTRIBUTES),
+    expires_at=st.none() | st.sampled_from([NOW - DAY, NOW, NOW + DAY]),
+)
+fleets = st.lists(
+    claims.map(lambda one: (one,)) | st.tuples(claims, claims) | st.just(()), max_size=4
+).map(
+    lambda fleet: tuple(
+        TrustedDeployment(name=f"p/{place}", claims=made) for place, made in enumerate(fleet)
+    )
+)
+sources = st.builds(
+    PolicySource,
+    tags=st.fixed_dictionaries(dict.fromkeys(TAG_NAMES, rules)),
+    deployments=fleets,
+    floor=st.frozensets(st.sampled_from(TAG_NAMES), max_size=1),
+    implications=st.dictionaries(st.sampled_from(ATTRIBUTES), some_attributes, max_size=2),
+)
+
+
+def compiled(source: PolicySource) -> Policy:
+    return Policy.compile(
+        tags=source.tags,
+        floor=source.floor,
+        deployments=source.deployments,
+        implications=source.implications,
+    )
+
+
+@given(source=sources, tags=some_tags, at=st.sampled_from([NOW - DAY, NOW, NOW + DAY]))
+def test_runtime_and_oracle_agree(source: PolicySource, tags: frozenset[str], at: datetime) -> None:
+    policy = compiled(source)
+    rightly = {one.name for one in source.deployments if is_allowed(source, tags, one, at)}
+    assert policy.allowed(tags, at=at) == rightly
+
+
+@given(source=sources, tags=some_tags, more=some_tags)
+def test_more_tags_never_widen(
+    source: PolicySource, tags: frozenset[str], more: frozenset[str]
+) -> None:
+    policy = compiled(source)
+    assert policy.allowed(tags | more, at=NOW) <= policy.allowed(tags, at=NOW)
+
+
+@given(source=sources, tags=some_tags)
+def test_time_alone_never_widens(source: PolicySource, tags: frozenset[str]) -> None:
+    policy = compiled(source)
+    assert (
+        policy.allowed(tags, at=NOW + DAY)
+        <= policy.allowed(tags, at=NOW)
+        <= policy.allowed(tags, at=NOW - DAY)
+    )
+
+
+@given(source=sources, tags=some_tags)
+def test_a_deployment_is_allowed_or_explained(source: PolicySource, tags: frozenset[str]) -> None:
+    policy = compiled(source)
+    allowed, reasons = policy.allowed(tags, at=NOW), policy.reasons(tags, at=NOW)
+    assert allowed.isdisjoint(reasons)
+    assert allowed | reasons.keys() == {one.name for one in source.deployments}
+    for one in source.deployments:
+        is_free = not policy.missing(tags, one.name, at=NOW) and not policy.denied_by(tags)
+        assert is_free is (one.name in allowed)
+
+
+@given(source=sources)
+def test_every_compiled_policy_is_proved(source: PolicySource) -> None:
+    verdict = verify(compiled(source), source, instants=[NOW, NOW + DAY], floors=[["t0", "t1"]])
+    assert verdict.holds
+    assert verdict.is_complete
+    assert verdict.cells == 2 * 2 ** len(TAG_NAMES) * len(source.deployments)
+
+
+SOURCE = PolicySource(
+    tags={
+        "internal": TagRule(require=frozenset({"no_train"})),
+        "confidential": TagRule(implies=frozenset({"internal"}), require=frozenset({"dpa"})),
+        "private": TagRule(implies=frozenset({"confidential"}), require=frozenset({"self_hosted"})),
+        "gdpr": TagRule(require=frozenset({"region:eu"})),
+        "export": TagRule(deny=True),
+    },
+    deployments=(
+        TrustedDeployment(name="open/m"),
+        TrustedDeployment(name="half/m", claims=(TrustClaim(attribute="no_train"),)),
+        TrustedDeployment(
+            name="agreed/m",
+            claims=(TrustClaim(attribute="no_train"), TrustClaim(attribute="dpa", expires_at=NOW)),
+        ),
+        TrustedDeployment(
+            name="careful/m", claims=(TrustClaim(attribute="no_train"), TrustClaim(attribute="dpa"))
+        ),
+        TrustedDeployment(name="paper/m", claims=(TrustClaim(attribute="dpa"),)),
+        TrustedDeployment(
+            name="own/m",
+            claims=(TrustClaim(attribute="self_hosted"), TrustClaim(attribute="region:eu")),
+        ),
+        TrustedDeployment(name="far/m", claims=(TrustClaim(attribute="self_hosted"),)),
+        TrustedDeployment(name="here/m", claims=(TrustClaim(attribute="local"),)),
+    ),
+    implications=shipped_implications("eu"),
+)
+
+
+def with_tag(tag: str, **changes) -> PolicySource:
+    return replace(SOURCE, tags={**SOURCE.tags, tag: replace(SOURCE.tags[tag], **changes)})
+
+
+def with_claims(name: str, *claims: TrustClaim) -> PolicySource:
+    others = tuple(one for one in SOURCE.deployments if one.name != name)
+    return replace(SOURCE, deployments=(*others, TrustedDeployment(name=name, claims=claims)))
+
+
+MUTANTS = {
+    "internal no longer requires no_train": (
+        with_tag("internal", require=frozenset()),
+        Fault.TOO_WIDE,
+    ),
+    "confidential no longer requires dpa": (
+        with_tag("confidential", require=frozenset()),
+        Fault.TOO_WIDE,
+    ),
+    "confidential no longer implies internal": (
+        with_tag("confidential", implies=frozenset()),
+        Fault.TOO_WIDE,
+    ),
+    "private no longer requires self_hosted": (
+        with_tag("private", require=frozenset()),
+        Fault.TOO_WIDE,
+    ),
+    "gdpr no longer requires the region": (with_tag("gdpr", require=frozenset()), Fault.TOO_WIDE),
+    "export no longer denies": (with_tag("export", deny=False), Fault.TOO_WIDE),
+    "a claim is added": (with_claims("open/m", TrustClaim(attribute="no_train")), Fault.TOO_WIDE),
+    "an expiry is lost": (
+        with_claims("agreed/m", TrustClaim(attribute="no_train"), TrustClaim(attribute="dpa")),
+        Fault.TOO_WIDE,
+    ),
+    "a region is added to local": (
+        replace(
+            SOURCE, implications={**SOURCE.implications, "self_hosted": frozenset({"region:eu"})}
+        ),
+        Fault.TOO_NARROW,
+    ),
+    "local is no longer self-hosted": (
+        replace(SOURCE, implications={**SOURCE.implications, "local": frozenset({"region:eu"})}),
+        Fault.TOO_NARROW,
+    ),
+    "a deployment is lost": (replace(SOURCE, deployments=SOURCE.deployments[1:]), Fault.TOO_NARROW),
+    "a floor appears": (replace(SOURCE, floor=frozenset({"private"})), Fault.TOO_NARROW),
+}
+
+
+@pytest.mark.parametrize(("mutant", "fault"), MUTANTS.values(), ids=MUTANTS.keys())
+def test_the_walk_finds(mutant: PolicySource, fault: Fault) -> None:
+    verdict = verify(compiled(mutant), SOURCE, instants=[NOW])
+    assert not verdict.holds
+    assert fault in {example.fault for example in verdict.counter_examples}
+
+
+def test_the_unchanged_policy_holds() -> None:
+    assert verify(compiled(SOURCE), SOURCE, instants=[NOW]).holds
+
+
+def test_a_fault_that_shows_only_later_is_found_at_that_instant() -> None:
+    lasting = with_claims("agreed/m", TrustClaim(attribute="no_train"), TrustClaim(attribute="dpa"))
+    assert verify(compiled(lasting), SOURCE, instants=[NOW - DAY]).holds
+    assert not verify(compiled(lasting), SOURCE, instants=[NOW - DAY, NOW]).holds
+
+
+class ForgetsWhenTagged:
+    """Allows everything once two tags come together, as a broken cache would."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def allowed(self, tags: Iterable[str], *, at: datetime) -> frozenset[str]:
+        given = frozenset(tags)
+        everything = frozenset(one.name for one in SOURCE.deployments)
+        return everything if len(given) == 2 else self.policy.allowed(given, at=at)
+
+
+def test_a_set_that_widens_with_a_tag_is_a_counter_example_that_names_the_tag() -> None:
+    single = replace(SOURCE, tags={name: SOURCE.tags[name] for name in ("gdpr", "internal")})
+    verdict = verify(ForgetsWhenTagged(compiled(single)), single, instants=[NOW])
+    widened = [one for one in verdict.counter_examples if one.fault is Fault.NOT_MONOTONIC]
+    assert {(one.tags, one.added_tag) for one in widened} == {
+        (("gdpr",), "internal"),
+        (("internal",), "gdpr"),
+    }
+    assert "open/m" in {one.deployment for one in widened}
+
+
+def test_counter_examples_are_bounded() -> None:
+    verdict = verify(ForgetsWhenTagged(compiled(SOURCE)), SOURCE, instants=[NOW])
+    assert len(verdict.counter_examples) == COUNTER_EXAMPLES_MAX
+
+
+def test_above_the_bound_pairs_and_floors_are_walked() -> None:
+    verdict = verify(
+        compiled(SOURCE),
+        SOURCE,
+        instants=[NOW],
+        floors=[["gdpr", "internal", "private"]],
+        subsets_max=8,
+    )
+    assert not verdict.is_complete
+    assert verdict.holds
+    # No tag, 5 single ones, 10 pairs, the floor of three and 2 sets of four.
+    assert verdict.cells == (1 + 5 + 10 + 1 + 2) * len(SOURCE.deployments)
+
+
+def test_a_fault_of_three_tags_together_is_found_through_a_floor() -> None:
+    class ForgetsThree(ForgetsWhenTagged):
+        def allowed(self, tags: Iterable[str], *, at: datetime) -> frozenset[str]:
+            given = frozenset(tags)
+            return frozenset({"open/m"}) if len(given) == 3 else self.policy.allowed(given, at=at)
+
+    broken = ForgetsThree(compiled(SOURCE))
+    assert verify(broken, SOURCE, instants=[NOW], subsets_max=8).holds
+    assert not verify(
+        broken, SOURCE, instants=[NOW], subsets_max=8, floors=[["gdpr", "internal"]]
+    ).holds

@@ -1,0 +1,257 @@
+"""The compiled policy: tags close, requirements add up, expired claims are absent, strangers are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from gateway.privacy.errors import PolicyError, UnknownTag
+from gateway.privacy.model import TagRule, TrustClaim, TrustedDeployment, shipped_implications
+from gateway.privacy.policy import Policy
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+# The tags of the example configuration.
+TAGS = {
+    "internal": TagRule(require=frozenset({"no_train"})),
+    "confidential": TagRule(
+        implies=frozenset({"internal"}), require=frozenset({"zero_retention", "dpa"})
+    ),
+    "private": TagRule(implies=frozenset({"confidential"}), require=frozenset({"self_hosted"})),
+    "gdpr": TagRule(require=frozenset({"region:eu", "dpa"})),
+    "hipaa": TagRule(implies=frozenset({"confidential"}), require=frozenset({"baa"})),
+    "card": TagRule(implies=frozenset({"private"})),
+    "secret": TagRule(require=frozenset({"self_hosted"})),
+    "never": TagRule(deny=True),
+    "buried": TagRule(implies=frozenset({"never"})),
+}
+
+
+def deployment(name: str, *attributes: str | TrustClaim) -> TrustedDeployment:
+    claims = tuple(
+        one if isinstance(one, TrustClaim) else TrustClaim(attribute=one) for one in attributes
+    )
+    return TrustedDeployment(name=name, claims=claims)
+
+
+FLEET = (
+    deployment("groq/llama", "no_train"),
+    deployment("bedrock/llama", "no_train", "zero_retention", "dpa", "region:eu", "baa"),
+    deployment("eu-vllm/llama", "self_hosted", "region:eu"),
+    deployment("us-vllm/llama", "self_hosted", "region:us"),
+    deployment("local/small", "local"),
+    deployment("unknown/llama"),
+)
+
+
+def policy(**changes) -> Policy:
+    base = {
+        "tags": TAGS,
+        "floor": (),
+        "deployments": FLEET,
+        "implications": shipped_implications("eu"),
+    }
+    return Policy.compile(**{**base, **changes})
+
+
+CLOSED = {
+    "no tag": ((), set()),
+    "a tag that implies nothing": (("gdpr",), {"gdpr"}),
+    "a chain": (("card",), {"card", "private", "confidential", "internal"}),
+    "two chains that meet": (
+        ("hipaa", "private"),
+        {"hipaa", "private", "confidential", "internal"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("tags", "closed"), CLOSED.values(), ids=CLOSED.keys())
+def test_tags_close_over_what_they_imply(tags: tuple[str, ...], closed: set[str]) -> None:
+    assert policy().close(tags) == closed
+
+
+def test_tags_that_imply_each_other_close_together() -> None:
+    rules = {"a": TagRule(implies=frozenset({"b"})), "b": TagRule(implies=frozenset({"a"}))}
+    assert policy(tags=rules).close(["b"]) == {"a", "b"}
+
+
+ALLOWED = {
+    "untagged goes anywhere": ((), {one.name for one in FLEET}),
+    "internal needs no training": (
+        ("internal",),
+        {"groq/llama", "bedrock/llama", "eu-vllm/llama", "us-vllm/llama", "local/small"},
+    ),
+    "confidential needs an agreement and no retention": (
+        ("confidential",),
+        {"bedrock/llama", "eu-vllm/llama", "us-vllm/llama", "local/small"},
+    ),
+    "private stays on machines of our own": (
+        ("private",),
+        {"eu-vllm/llama", "us-vllm/llama", "local/small"},
+    ),
+    "private and gdpr stay in the region": (("private", "gdpr"), {"eu-vllm/llama", "local/small"}),
+    "an attribute that no implication gives must be claimed": (("hipaa",), {"bedrock/llama"}),
+    "requirements that nobody meets together": (("hipaa", "private"), set()),
+    "a denying tag": (("never",), set()),
+    "a tag that implies a denying one": (("buried",), set()),
+}
+
+
+@pytest.mark.parametrize(("tags", "names"), ALLOWED.values(), ids=ALLOWED.keys())
+def test_tags_reach(tags: tuple[str, ...], names: set[str]) -> None:
+    assert policy().allowed(tags, at=NOW) == names
+
+
+def test_closing_first_changes_nothing() -> None:
+    made = policy()
+    for tag in TAGS:
+        assert made.allowed(made.close([tag]), at=NOW) == made.allowed([tag], at=NOW)
+
+
+def test_the_floor_counts_although_nobody_gave_it() -> None:
+    made = policy(floor=["private"])
+    assert made.close([]) == {"private", "confidential", "internal"}
+    assert made.allowed([], at=NOW) == policy().allowed(["private"], at=NOW)
+
+
+def test_a_server_without_region_satisfies_no_region() -> None:
+    made = policy(implications=shipped_implications(None))
+    assert "local/small" in made.allowed(["private"], at=NOW)
+    assert made.missing(["gdpr"], "local/small", at=NOW) == ("region:eu",)
+
+
+@pytest.mark.parametrize("tag", ["privat", "Private", "private ", "", "x" * 10_000])
+def test_an_unknown_tag_is_refused_with_the_nearest_never_ignored(tag: str) -> None:
+    made = policy()
+    for ask in (made.close, lambda tags: made.allowed(tags, at=NOW), made.denied_by):
+        with pytest.raises(UnknownTag) as refused:
+            ask(["gdpr", tag])
+        assert refused.value.near in TAGS
+        assert len(str(refused.value)) < 200
+
+
+def test_the_nearest_tag_is_the_similar_one() -> None:
+    with pytest.raises(UnknownTag, match="unknown privacy tag 'privat'; the nearest is 'private'"):
+        policy().close(["privat"])
+
+
+def test_a_policy_without_tags_refuses_every_tag() -> None:
+    with pytest.raises(UnknownTag, match="this policy has no tags") as refused:
+        policy(tags={}).close(["private"])
+    assert refused.value.near is None
+
+
+def test_an_expired_claim_is_absent_from_its_instant_on() -> None:
+    claim = TrustClaim(attribute="self_hosted", expires_at=NOW, evidence="inventory 812")
+    made = policy(deployments=[deployment("eu-vllm/llama", claim, "region:eu")])
+    assert made.allowed(["private"], at=NOW - SECOND) == {"eu-vllm/llama"}
+    assert made.allowed(["private"], at=NOW) == set()
+    assert made.missing(["private"], "eu-vllm/llama", at=NOW) == (
+        "dpa",
+        "no_train",
+        "self_hosted",
+        "zero_retention",
+    )
+
+
+def test_another_claim_keeps_what_the_expired_one_gave_too() -> None:
+    claim = TrustClaim(attribute="self_hosted", expires_at=NOW)
+    made = policy(deployments=[deployment("eu-vllm/llama", claim, "no_train")])
+    assert made.allowed(["internal"], at=NOW) == {"eu-vllm/llama"}
+
+
+def test_missing_attributes_explain_the_exclusion() -> None:
+    made = policy()
+    assert made.missing(["private", "gdpr"], "us-vllm/llama", at=NOW) == ("region:eu",)
+    assert made.missing(["private"], "eu-vllm/llama", at=NOW) == ()
+    assert made.missing(["gdpr"], "never/heard-of", at=NOW) == ("dpa", "region:eu")
+
+
+def test_denying_tags_are_named() -> None:
+    assert policy().denied_by(["buried", "gdpr"]) == ("never",)
+    assert policy().denied_by(["gdpr"]) == ()
+
+
+def test_every_excluded_deployment_has_a_reason_and_no_other() -> None:
+    made = policy()
+    assert made.reasons(["internal"], at=NOW) == {"unknown/llama": "lacks no_train"}
+    assert set(made.reasons(["never"], at=NOW).values()) == {"tag never denies every deployment"}
+    assert made.reasons([], at=NOW) == {}
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    with pytest.raises(PolicyError) as refused:
+        policy(
+            tags={"a": TagRule(implies=frozenset({"b"}))},
+            floor=["c"],
+            deployments=[
+                deployment("x/y"),
+                deployment("x/y", TrustClaim(attribute="dpa", expires_at=NOW.replace(tzinfo=None))),
+            ],
+        )
+    assert refused.value.problems == (
+        "tag 'a' implies 'b', which is no tag",
+        "the floor holds 'c', which is no tag",
+        "deployment 'x/y' is listed twice",
+        "x/y: the expiry of 'dpa' has no time zone",
+    )
+
+
+CHANGES = {
+    "a requirement less": {"tags": {**TAGS, "gdpr": TagRule(require=frozenset({"dpa"}))}},
+    "an implication less": {"tags": {**TAGS, "card": TagRule()}},
+    "a denial less": {"tags": {**TAGS, "never": TagRule()}},
+    "a floor": {"floor": ["internal"]},
+    "a claim more": {"deployments": (*FLEET[:-1], deployment("unknown/llama", "dpa"))},
+    "an expiry": {
+        "deployments": (
+            *FLEET[:-1],
+            deployment("unknown/llama", TrustClaim(attribute="a", expires_at=NOW)),
+        )
+    },
+    "a deployment less": {"deployments": FLEET[1:]},
+    "another region": {"implications": shipped_implications("us")},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES.keys())
+def test_the_digest_changes_with(changes) -> None:
+    assert policy(**changes).digest != policy().digest
+
+
+def test_the_digest_does_not_depend_on_order_or_time_zone() -> None:
+    def dated(zone) -> TrustedDeployment:
+        return deployment("a/b", TrustClaim(attribute="dpa", expires_at=NOW.astimezone(zone)))
+
+    one = policy(deployments=(*FLEET, dated(UTC)))
+    other = policy(
+        deployments=(dated(timezone(timedelta(hours=5))), *reversed(FLEET)),
+        tags=dict(reversed(TAGS.items())),
+    )
+    assert one.digest == other.digest
+
+
+def test_a_policy_does_not_follow_later_changes_of_what_it_was_made_from() -> None:
+    tags, fleet = dict(TAGS), list(FLEET)
+    made = policy(tags=tags, deployments=fleet)
+    tags["private"] = replace(tags["private"], require=frozenset(), implies=frozenset())
+    fleet.clear()
+    assert made.allowed(["private"], at=NOW) == policy().allowed(["private"], at=NOW)
+
+
+# GW-121: a tag filter that a wildcard route or a switch turns off without saying so.
+def test_a_tagged_request_reaches_only_the_deployment_that_satisfies_the_tag() -> None:
+    made = policy(
+        deployments=[deployment("cloud/anything"), deployment("self/anything", "self_hosted")]
+    )
+    assert made.allowed(["private"], at=NOW) == {"self/anything"}
+
+
+# GW-124: a denial that is downgraded to a preference so that requests do not fail.
+def test_nothing_is_allowed_rather_than_the_closest_match() -> None:
+    made = policy(deployments=[deployment("open/m1", "no_train", "dpa")])
+    assert made.allowed(["confidential"], at=NOW) == frozenset()
+    assert made.reasons(["confidential"], at=NOW) == {"open/m1": "lacks zero_retention"}
