@@ -1,1 +1,4 @@
-"""The configuration file as Pydantic models, and the only reader of the environment."""
+"""The configuration file as Pydantic models, and the only reader of the environment.
+
+Start at `loader.load`; `document.Settings` is the whole file.
+"""

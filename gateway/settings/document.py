@@ -1,0 +1,46 @@
+"""The whole configuration file as one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from gateway.settings.credentials import AdminSettings, SecretsSettings
+from gateway.settings.models import ModelSettings
+from gateway.settings.privacy import PrivacySettings
+from gateway.settings.providers import ProviderSettings
+from gateway.settings.routing import RoutingSettings
+from gateway.settings.scalars import FilePath, Many, Name, ProviderName, Section
+from gateway.settings.server import ServerSettings
+from gateway.settings.storage import StorageSettings, StoredObjectSettings
+from gateway.settings.teams import TeamSettings
+
+
+class Settings(Section):
+    """Everything that `fareway.yaml` can say (contract 5)."""
+
+    include: Many[FilePath] = ()
+    """Further files, as globs beside this one; each adds sections or named entries."""
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    """Where the gateway listens and how long it waits."""
+    storage: StorageSettings = Field(default_factory=StorageSettings)
+    """Database, journal and what is kept."""
+    admin: AdminSettings = Field(default_factory=AdminSettings)
+    """The administrator's key."""
+    secrets: SecretsSettings = Field(default_factory=SecretsSettings)
+    """The master key."""
+    stored_objects: StoredObjectSettings = Field(default_factory=StoredObjectSettings)
+    """Files, batches and stored responses."""
+    providers: Mapping[ProviderName, ProviderSettings] = Field(
+        default_factory=dict[str, ProviderSettings]
+    )
+    """Accounts, servers and the embedded engine, by name."""
+    models: Mapping[Name, ModelSettings] = Field(default_factory=dict[str, ModelSettings])
+    """Logical models by name."""
+    teams: Mapping[Name, TeamSettings] = Field(default_factory=dict[str, TeamSettings])
+    """Teams by name."""
+    privacy: PrivacySettings = Field(default_factory=PrivacySettings)
+    """Tags, floor, detectors and sinks."""
+    routing: RoutingSettings = Field(default_factory=RoutingSettings)
+    """How a deployment is chosen and how often it is tried."""

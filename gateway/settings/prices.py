@@ -1,0 +1,86 @@
+"""The section `price`, under a provider or a deployment: what its operator pays."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Self, cast
+
+from pydantic import Field, model_validator
+
+from gateway.settings.scalars import Instant, Section, Usd
+
+TOKEN_RATES = (
+    "input_usd_per_mtok",
+    "cached_input_usd_per_mtok",
+    "cache_write_usd_per_mtok",
+    "output_usd_per_mtok",
+    "reasoning_usd_per_mtok",
+    "request_usd",
+    "image_usd",
+    "audio_usd_per_minute",
+)
+
+
+class PriceSettings(Section):
+    """One price, by usage or by machine hour, from a moment on."""
+
+    input_usd_per_mtok: Usd | None = None
+    """USD per million fresh input tokens."""
+    cached_input_usd_per_mtok: Usd | None = None
+    """USD per million input tokens read from a cache; unset: they cost what fresh ones do."""
+    cache_write_usd_per_mtok: Usd | None = None
+    """USD per million input tokens written to a cache; unset: they cost what fresh ones do."""
+    output_usd_per_mtok: Usd | None = None
+    """USD per million output tokens."""
+    reasoning_usd_per_mtok: Usd | None = None
+    """USD per million reasoning tokens where they are billed apart."""
+    request_usd: Usd | None = None
+    """USD per request."""
+    image_usd: Usd | None = None
+    """USD per generated image."""
+    audio_usd_per_minute: Usd | None = None
+    """USD per minute of audio."""
+    gpu_usd_per_hour: Usd | None = None
+    """USD per hour of one GPU (or of this machine, for `local`)."""
+    gpus: int | None = Field(default=None, ge=1, le=4_096)
+    """GPUs that the server uses; 1 when unset."""
+    ops_usd_per_month: Usd | None = None
+    """USD per month for running the server, shown in reports and break-even plans."""
+    valid_from: Instant | None = None
+    """The moment from which the price holds; unset: always."""
+
+    @property
+    def is_by_hour(self) -> bool:
+        """Whether busy machine time is charged instead of tokens."""
+        return self.gpu_usd_per_hour is not None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        has_usage_rate = any(getattr(self, name) is not None for name in TOKEN_RATES)
+        if has_usage_rate and self.is_by_hour:
+            raise ValueError("has rates by usage and by hour; give only one kind")
+        if not has_usage_rate and not self.is_by_hour:
+            raise ValueError("needs a rate, such as input_usd_per_mtok or gpu_usd_per_hour")
+        if not self.is_by_hour and (self.gpus is not None or self.ops_usd_per_month is not None):
+            raise ValueError("gpus and ops_usd_per_month belong to gpu_usd_per_hour")
+        return self
+
+
+_ALWAYS = datetime.min.replace(tzinfo=UTC)
+
+
+def check_validity(prices: tuple[PriceSettings, ...]) -> tuple[PriceSettings, ...]:
+    """Order prices by the moment from which they hold.
+
+    Raises:
+        ValueError: Two prices hold from the same moment.
+    """
+    starts = [price.valid_from for price in prices]
+    if len(set(starts)) != len(starts):
+        raise ValueError("two prices hold from the same moment; give each its valid_from")
+    return tuple(sorted(prices, key=lambda price: price.valid_from or _ALWAYS))
+
+
+def single_to_many(value: object) -> object:
+    """Let one price stand without a list around it."""
+    return (cast("object", value),) if isinstance(value, dict) else value

@@ -1,0 +1,277 @@
+"""What the models cannot see one by one: names that must exist, and claims that cannot be true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+
+from gateway.settings.document import Settings
+from gateway.settings.hosts import is_publicly_routable, vendor_domain
+from gateway.settings.models import DeploymentSettings
+from gateway.settings.providers import (
+    AzureProvider,
+    BedrockProvider,
+    LocalProvider,
+    ProviderSettings,
+    VendorProvider,
+    base_url_of,
+)
+from gateway.settings.scalars import split_url
+from gateway.settings.trust import (
+    LOCAL,
+    SELF_HOSTED,
+    TrustClaim,
+    claims_attribute,
+    is_known_attribute,
+)
+from gateway.settings.validation import Path, hint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A sentence about a path of the settings.
+
+    Attributes:
+        path: Steps from the root.
+        message: What is wrong.
+        is_error: False for a warning.
+    """
+
+    path: Path
+    message: str
+    is_error: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What the file names, sound or not, so that one fault is not reported twice."""
+
+    providers: frozenset[str]
+    models: frozenset[str]
+    tags: frozenset[str]
+
+
+def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[Finding]:
+    """Find references to nothing, claims that cannot hold, and what deserves a warning.
+
+    Args:
+        settings: The sound parts of the file.
+        names: Everything that the file names.
+        today: For expired claims; None leaves them unchecked.
+    """
+    yield from _models(settings, names)
+    yield from _providers(settings, today)
+    yield from _teams(settings, names)
+    yield from _tags(settings, names)
+    yield from _implications(settings)
+    yield from _attributes(settings)
+
+
+def _models(settings: Settings, names: Names) -> Iterator[Finding]:
+    owners = dict.fromkeys(names.models, "a model")
+    for name, model in settings.models.items():
+        prefix = name.partition("/")[0]
+        if "/" in name and prefix in names.providers:
+            yield Finding(
+                path=("models", name),
+                message=f"a model cannot begin with a provider's name (`{prefix}/`)",
+            )
+        for index, alias in enumerate(model.aliases):
+            path = ("models", name, "aliases", index)
+            if alias in owners:
+                yield Finding(path=path, message=f"`{alias}` is already {owners[alias]}")
+            elif "/" in alias and alias.partition("/")[0] in names.providers:
+                yield Finding(path=path, message="an alias cannot begin with a provider's name")
+            owners.setdefault(alias, f"an alias of `{name}`")
+        seen: set[str] = set()
+        for index, entry in enumerate(model.deployments):
+            path = ("models", name, "deployments", index)
+            if entry.deployment in seen:
+                yield Finding(path=path, message=f"`{entry.deployment}` is listed twice")
+            seen.add(entry.deployment)
+            yield from _deployment(settings, names, entry, path)
+
+
+def _deployment(
+    settings: Settings, names: Names, entry: DeploymentSettings, path: Path
+) -> Iterator[Finding]:
+    if entry.provider not in names.providers:
+        near = hint(entry.provider, names.providers)
+        yield Finding(path=path, message=f"unknown provider `{entry.provider}`{near}")
+        return
+    provider = settings.providers.get(entry.provider)
+    if isinstance(provider, LocalProvider):
+        known = [model.id for model in provider.models]
+        if entry.model_id not in known:
+            message = f"provider `{entry.provider}` has no model `{entry.model_id}`"
+            yield Finding(path=path, message=message + hint(entry.model_id, known))
+    if provider is not None and entry.trust is not None:
+        yield from _claims(provider, entry.trust, (*path, "trust"))
+
+
+def _providers(settings: Settings, today: date | None) -> Iterator[Finding]:
+    for name, provider in settings.providers.items():
+        path: Path = ("providers", name)
+        yield from _claims(provider, provider.trust or (), (*path, "trust"))
+        base_url = base_url_of(provider)
+        if base_url is not None:
+            url = split_url(base_url)
+            if url.scheme == "http" and is_publicly_routable(url.hostname or ""):
+                yield Finding(
+                    path=(*path, "base_url"),
+                    message="plain http to a public host sends prompts and the key in the clear",
+                    is_error=False,
+                )
+        if isinstance(provider, LocalProvider):
+            yield from _repeats((model.id for model in provider.models), (*path, "models"), "model")
+        for index, claim in enumerate(provider.trust or ()):
+            if today is not None and claim.expires is not None and claim.expires <= today:
+                yield Finding(
+                    path=(*path, "trust", index),
+                    message=f"the claim `{claim.attribute}` expired on {claim.expires}; it is void",
+                    is_error=False,
+                )
+
+
+def _claims(
+    provider: ProviderSettings, claims: tuple[TrustClaim, ...], path: Path
+) -> Iterator[Finding]:
+    yield from _repeats((claim.attribute for claim in claims), path, "attribute")
+    if isinstance(provider, LocalProvider):
+        return
+    if claims_attribute(claims, LOCAL) is not None:
+        yield Finding(path=path, message="`local` is given by `kind: local` only")
+    claim = claims_attribute(claims, SELF_HOSTED)
+    if claim is None:
+        return
+    place = (*path, claims.index(claim))
+    if isinstance(provider, VendorProvider | AzureProvider | BedrockProvider):
+        yield Finding(path=place, message=f"kind {provider.kind} is a vendor, never self_hosted")
+        return
+    host = split_url(provider.base_url).hostname or ""
+    domain = vendor_domain(host)
+    if domain is not None:
+        yield Finding(path=place, message=f"{host} belongs to a vendor ({domain}), not self_hosted")
+    elif is_publicly_routable(host) and (claim.evidence is None or claim.expires is None):
+        yield Finding(
+            path=place,
+            message=f"self_hosted on the public host {host} needs `evidence` and `expires`",
+        )
+
+
+def _repeats(values: Iterable[str], path: Path, what: str) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for index, value in enumerate(values):
+        if value in seen:
+            yield Finding(path=(*path, index), message=f"{what} `{value}` is listed twice")
+        seen.add(value)
+
+
+def _teams(settings: Settings, names: Names) -> Iterator[Finding]:
+    aliases = {alias for model in settings.models.values() for alias in model.aliases}
+    known_models = names.models | aliases
+    for name, team in settings.teams.items():
+        path: Path = ("teams", name)
+        yield from _known_models(team.models, known_models, names, (*path, "models"))
+        yield from _repeats((key.name for key in team.keys), (*path, "keys"), "key")
+        for index, key in enumerate(team.keys):
+            place: Path = (*path, "keys", index)
+            yield from _known_models(key.models, known_models, names, (*place, "models"))
+            if key.project is not None and key.project not in team.projects:
+                near = hint(key.project, team.projects)
+                message = f"team `{name}` has no project `{key.project}`{near}"
+                yield Finding(path=(*place, "project"), message=message)
+
+
+def _known_models(
+    wanted: tuple[str, ...] | None, known: frozenset[str] | set[str], names: Names, path: Path
+) -> Iterator[Finding]:
+    for index, model in enumerate(wanted or ()):
+        if model not in known and model.partition("/")[0] not in names.providers:
+            yield Finding(
+                path=(*path, index), message=f"unknown model `{model}`{hint(model, known)}"
+            )
+
+
+def _tags(settings: Settings, names: Names) -> Iterator[Finding]:
+    for path, tags in _tag_lists(settings):
+        for index, tag in enumerate(tags):
+            if tag not in names.tags:
+                near = hint(tag, names.tags) or "; tags are listed under privacy.tags"
+                yield Finding(path=(*path, index), message=f"unknown tag `{tag}`{near}")
+
+
+def _tag_lists(settings: Settings) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    privacy = settings.privacy
+    for name, team in settings.teams.items():
+        yield ("teams", name, "tags"), team.tags
+    for name, tag in privacy.tags.items():
+        yield ("privacy", "tags", name, "implies"), tag.implies
+    yield ("privacy", "floor"), privacy.floor
+    yield ("privacy", "sinks", "content_log"), privacy.sinks.content_log
+    yield ("privacy", "sinks", "response_cache"), privacy.sinks.response_cache
+    yield ("stored_objects", "tags"), settings.stored_objects.tags
+    detect = privacy.detect
+    if detect is not None:
+        yield ("privacy", "detect", "payment_card"), detect.payment_card
+        yield ("privacy", "detect", "iban"), detect.iban
+        yield ("privacy", "detect", "private_key"), detect.private_key
+        yield ("privacy", "detect", "on_error"), detect.on_error
+        parts: Path = ("privacy", "detect", "opaque_parts")
+        yield (*parts, "image"), detect.opaque_parts.image
+        yield (*parts, "audio"), detect.opaque_parts.audio
+        yield (*parts, "file"), detect.opaque_parts.file
+
+
+def _implications(settings: Settings) -> Iterator[Finding]:
+    """Report each cycle of `implies` once, at the tag that comes first in the file."""
+    tags = settings.privacy.tags
+    reported: set[str] = set()
+    for start in tags:
+        if start in reported:
+            continue
+        cycle = _cycle_through(start, settings)
+        if cycle:
+            reported.update(cycle)
+            message = f"tags imply each other: {' -> '.join((*cycle, start))}"
+            yield Finding(path=("privacy", "tags", start, "implies"), message=message)
+
+
+def _cycle_through(start: str, settings: Settings) -> tuple[str, ...]:
+    """The shortest cycle of implications through a tag, empty when there is none."""
+    tags = settings.privacy.tags
+    trails: list[tuple[str, ...]] = [(start,)]
+    visited: set[str] = set()
+    for trail in trails:
+        tag = tags.get(trail[-1])
+        for implied in tag.implies if tag is not None else ():
+            if implied == start:
+                return trail
+            if implied not in visited:
+                visited.add(implied)
+                trails.append((*trail, implied))
+    return ()
+
+
+def _attributes(settings: Settings) -> Iterator[Finding]:
+    """Warn of a required attribute that Fareway does not ship and nobody claims."""
+    claimed = {
+        claim.attribute
+        for provider in settings.providers.values()
+        for claim in provider.trust or ()
+    } | {
+        claim.attribute
+        for model in settings.models.values()
+        for entry in model.deployments
+        for claim in entry.trust or ()
+    }
+    for name, tag in settings.privacy.tags.items():
+        for index, attribute in enumerate(tag.require):
+            if not is_known_attribute(attribute) and attribute not in claimed:
+                yield Finding(
+                    path=("privacy", "tags", name, "require", index),
+                    message=f"no deployment claims `{attribute}`; every request with tag `{name}` "
+                    "will be refused",
+                    is_error=False,
+                )

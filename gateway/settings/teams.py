@@ -1,0 +1,98 @@
+"""Section `teams`: who uses the gateway, with which keys, models, budgets and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from gateway.settings.credentials import SecretReference, reference
+from gateway.settings.scalars import (
+    EnvName,
+    FilePath,
+    Many,
+    Name,
+    Section,
+    StoreReference,
+    Usd,
+    Word,
+)
+
+
+class BudgetSettings(Section):
+    """An amount that may be spent in a window of time."""
+
+    usd: Usd
+    """The amount in US dollars."""
+    window: Literal["day", "week", "month"] = "month"
+    """When it starts again, in UTC."""
+    on_exceed: Literal["block", "cheapest_only", "alert"] = "block"
+    """What happens when it is used up."""
+
+
+class LimitSettings(Section):
+    """How much may be asked at once."""
+
+    rpm: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Requests per minute."""
+    tpm: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
+    """Tokens per minute."""
+    concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Requests in flight."""
+
+
+class FixedKeySettings(Section):
+    """A key brought along from elsewhere: any 20 characters or more."""
+
+    name: Name
+    """What the key is for; unique in its team."""
+    value_env: EnvName | None = None
+    """Environment variable that holds the key."""
+    value_file: FilePath | None = None
+    """File that holds the key."""
+    value_ref: StoreReference | None = None
+    """Secret store reference of the key."""
+    project: Name | None = None
+    """Project to which its requests belong."""
+    models: Many[Name] | None = None
+    """Models that it may use, of those of its team; unset: all of them."""
+
+    @property
+    def value(self) -> SecretReference:
+        """Where the key is kept."""
+        given = reference(self.value_env, self.value_file, self.value_ref, name="value")
+        if given is None:
+            raise ValueError("needs value_env, value_file or value_ref")
+        return given
+
+    @model_validator(mode="after")
+    def _one_value(self) -> Self:
+        _ = self.value
+        return self
+
+
+class ProjectSettings(Section):
+    """A part of a team's work that is accounted apart."""
+
+    budget: BudgetSettings | None = None
+    """Budget inside the team's."""
+    limits: LimitSettings | None = None
+    """Limits inside the team's."""
+
+
+class TeamSettings(Section):
+    """A tenant: no cache and no limit crosses from one team to another."""
+
+    tags: Many[Word] = ()
+    """Privacy tags that every request of the team carries."""
+    keys: Many[FixedKeySettings] = ()
+    """Fixed keys; others are made with `fareway keys create`."""
+    models: Many[Name] | None = None
+    """Models that the team may use; unset: all."""
+    budget: BudgetSettings | None = None
+    """What the team may spend."""
+    limits: LimitSettings | None = None
+    """How much the team may ask at once."""
+    projects: Mapping[Name, ProjectSettings] = Field(default_factory=dict[str, ProjectSettings])
+    """Projects of the team."""
