@@ -42,7 +42,8 @@ FAULTS = {
         " certificate file (PIP_CERT), then run make again"
     ),
     r"name resolution|NewConnectionError|Failed to establish|ConnectTimeout|ReadTimeout"
-    r"|Network is unreachable|ProxyError|Connection refused|Max retries exceeded": (
+    r"|Network is unreachable|ProxyError|Connection refused|Max retries exceeded"
+    r"|from versions: none": (
         "the Python package index cannot be reached: check the network and the proxy"
         " (HTTPS_PROXY), or name a mirror (PIP_INDEX_URL), then run make again; it goes on where"
         " it stopped"
@@ -163,14 +164,16 @@ def install(venv: Path, extras: frozenset[str]) -> None:
 def explain(pip_log: str) -> str:
     """What a failed installation means and how to mend it, from pip's log.
 
-    Shows the end of the log when the fault is none of those known.
+    Shows what a failed build wrote when the fault is none of those known.
     """
     for pattern, sentence in FAULTS.items():
         if re.search(pattern, pip_log):
             return sentence
     # With a log, pip keeps the output of a failed build out of the terminal.
-    tail = [line.partition(" ")[2] for line in pip_log.splitlines()[-40:]]
-    sys.stderr.write("\n".join(tail) + "\n")
+    failed = re.search(r"subprocess-exited-with-error|\[present-rich\]", pip_log)
+    if failed:
+        lines = [line.partition(" ")[2] for line in pip_log[: failed.start()].splitlines()[-20:-1]]
+        sys.stderr.write("\n".join(lines) + "\n")
     return "pip could not install the dependencies; the lines above say why"
 
 
