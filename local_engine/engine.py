@@ -311,7 +311,7 @@ class Engine:
             if logits.shape != (wanted, self._runner.vocab_size):
                 raise RuntimeError("the runner gave logits of the wrong shape")
         except Exception as fault:  # noqa: BLE001 - the boundary of a request; logged right below
-            _log_fault("a step failed", fault, n_sequences=len(shares))
+            log_fault("a step failed", fault, n_sequences=len(shares))
             if len(shares) == 1:
                 return {}
             middle = len(shares) // 2
@@ -332,7 +332,7 @@ class Engine:
             token_id = sample(row, job.sampling, generation.history)
             token_bytes = b"" if token_id in job.end_ids else self._token_bytes(token_id)
         except Exception as fault:  # noqa: BLE001 - the boundary of a request; logged right below
-            _log_fault("sampling failed", fault, n_sequences=1)
+            log_fault("sampling failed", fault, n_sequences=1)
             self._end(generation, "abort", error="the engine failed to sample a token")
             return
         self.scheduler.append(generation.sequence, token_id)
@@ -426,7 +426,7 @@ def _chunk_of(share: Share) -> SequenceChunk:
     )
 
 
-def _log_fault(what: str, fault: Exception, *, n_sequences: int) -> None:
+def log_fault(what: str, fault: Exception, *, n_sequences: int) -> None:
     """Log where a fault came from; its own words may quote tokens, which belong in no log."""
     frames = "".join(traceback.format_tb(fault.__traceback__))
     _log.error("%s for %d sequences: %s\n%s", what, n_sequences, type(fault).__name__, frames)

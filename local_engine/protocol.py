@@ -283,9 +283,14 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class Fatal(msgspec.Struct, frozen=True, kw_only=True, tag="fatal"):
-    """The process ends because of this."""
+    """The process ends because of this.
+
+    Attributes:
+        is_permanent: The same configuration will fail again, so a restart is pointless.
+    """
 
     message: str
+    is_permanent: bool = False
 
 
 class Pong(msgspec.Struct, frozen=True, kw_only=True, tag="pong"):
@@ -323,6 +328,14 @@ class MessageReader(Generic[_Message]):
     def __init__(self, union: type[_Message]) -> None:
         self._decoder = msgspec.msgpack.Decoder(union)
         self._buffer = bytearray()
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that the next message surely needs; reading no more leaves what follows it."""
+        have = len(self._buffer)
+        if have < _LENGTH.size:
+            return _LENGTH.size - have
+        return _LENGTH.size + int(_LENGTH.unpack_from(self._buffer)[0]) - have
 
     def feed(self, data: bytes) -> list[_Message]:
         """Messages that these bytes complete.
