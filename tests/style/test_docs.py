@@ -1,0 +1,124 @@
+"""Every command, option, error code and metric is documented, and the pages point at real things."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+
+import click
+import pytest
+import typer.main
+
+from tests.style.tree import REPOSITORY, name_of, tracked_files
+
+DOCS = REPOSITORY / "docs"
+LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+SOURCE_PATH = re.compile(
+    r"`((?:gateway|providers|local_engine|pricing|migrations|tests|tools)/[\w./-]+)`"
+)
+
+
+def page(name: str) -> str:
+    """The text of one page."""
+    return (DOCS / name).read_text()
+
+
+def commands_of(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command below a group with the words a person types."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        words = f"{prefix} {name}".strip()
+        if isinstance(command, click.Group):
+            yield from commands_of(command, words)
+        else:
+            yield words, command
+
+
+def command_line() -> click.Group:
+    """The whole command line as click sees it."""
+    root = pytest.importorskip("gateway.cli.main", exc_type=ModuleNotFoundError).app
+    command = root if isinstance(root, click.Command) else typer.main.get_command(root)
+    assert isinstance(command, click.Group)
+    return command
+
+
+def test_every_command_is_documented() -> None:
+    text = page("cli.md")
+    names = [words for words, _ in commands_of(command_line())]
+    assert len(names) > 10
+    assert [words for words in names if f"`fareway {words}" not in text] == []
+
+
+def test_every_option_is_documented() -> None:
+    text = page("cli.md")
+    missing = [
+        f"{words} {option}"
+        for words, command in commands_of(command_line())
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--") and option != "--help" and f"`{option}" not in text
+    ]
+    assert missing == []
+
+
+def test_every_error_code_is_documented_with_its_status() -> None:
+    rows = import_module("gateway.http.errors").ERROR_TABLE.values()
+    text = page("errors.md")
+    missing = [
+        f"{row.status} {row.code}"
+        for row in rows
+        if not re.search(rf"^\| {row.status} \| `{row.code}`", text, re.MULTILINE)
+    ]
+    assert missing == []
+
+
+def test_no_documented_error_code_is_invented() -> None:
+    rows = import_module("gateway.http.errors").ERROR_TABLE.values()
+    known = {(str(row.status), row.code) for row in rows}
+    written = set(re.findall(r"^\| (\d{3}) \| `(\w+)`", page("errors.md"), re.MULTILINE))
+    assert written - known == set()
+
+
+def test_every_metric_is_documented() -> None:
+    registry = import_module("gateway.telemetry.metrics").Metrics().registry
+    families = [family.name for family in registry.collect()]
+    text = page("operations.md")
+    assert families
+    assert [name for name in families if name not in text] == []
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = [
+        f"{name_of(path)} -> {target}"
+        for path in tracked_files()
+        if path.suffix == ".md"
+        for target in LINK.findall(path.read_text())
+        if not (path.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_files_that_pages_name_exist() -> None:
+    pages = [*DOCS.rglob("*.md"), REPOSITORY / "README.md"]
+    missing = [
+        f"{name_of(path)}: {name}"
+        for path in pages
+        for name in SOURCE_PATH.findall(path.read_text())
+        if not (REPOSITORY / name).exists()
+    ]
+    assert missing == []
+
+
+def test_pages_name_only_commands_that_exist() -> None:
+    known = {words for words, _ in commands_of(command_line())}
+    groups = {words.split()[0] for words in known}
+    text = "\n".join(path.read_text() for path in [*DOCS.glob("*.md"), REPOSITORY / "README.md"])
+    # A page may speak of what is not built yet, in words; a command in code is one to be typed.
+    typed = set(re.findall(r"`fareway ([a-z][a-z-]*(?: [a-z][a-z-]*)?)", text))
+    unknown = {
+        words for words in typed if words not in known and words.split()[0] not in known | groups
+    }
+    assert unknown == set()
