@@ -18,6 +18,7 @@ PicoUsd = NewType("PicoUsd", int)
 
 PICO_PER_USD = 10**12
 MICROSECONDS_PER_HOUR = 3_600_000_000
+MILLISECONDS_PER_MINUTE = 60_000
 TOKENS_PER_MTOK = 1_000_000
 SIGNIFICANT_DIGITS = 12
 """Digits that an imported rate keeps; the noise of a float lies beyond them."""
@@ -133,6 +134,16 @@ def rate_per_unit(amount: str | int | Decimal) -> Rate:
     """
     pico = _to_fraction(amount) * PICO_PER_USD
     return Rate(pico_usd=pico.numerator, per_units=pico.denominator)
+
+
+def rate_per_minute_ms(amount: str | int | Decimal) -> Rate:
+    """Turn USD per minute of audio into an exact rate per millisecond.
+
+    Raises:
+        InvalidAmount: Negative, not a finite plain number, or out of range.
+    """
+    pico = _to_fraction(amount) * PICO_PER_USD
+    return Rate(pico_usd=pico.numerator, per_units=pico.denominator * MILLISECONDS_PER_MINUTE)
 
 
 def format_usd(amount_pico_usd: int) -> str:

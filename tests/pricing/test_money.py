@@ -18,6 +18,7 @@ from pricing.money import (
     line_cost,
     parse_usd,
     rate_per_hour_us,
+    rate_per_minute_ms,
     rate_per_mtok,
     rate_per_unit,
     round_reported_usd,
@@ -202,7 +203,13 @@ def test_a_price_per_image_becomes_a_rate() -> None:
     assert rate_per_unit("0.04") == Rate(pico_usd=4 * 10**10)
 
 
-@pytest.mark.parametrize("make", [rate_per_mtok, rate_per_hour_us, rate_per_unit])
+def test_a_minute_of_audio_costs_the_price_per_minute() -> None:
+    assert line_cost(60_000, rate_per_minute_ms("0.006")) == parse_usd("0.006")
+
+
+@pytest.mark.parametrize(
+    "make", [rate_per_mtok, rate_per_hour_us, rate_per_minute_ms, rate_per_unit]
+)
 def test_a_negative_price_is_refused(make) -> None:
     with pytest.raises(InvalidAmount, match="at least 0"):
         make("-0.01")

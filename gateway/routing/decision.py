@@ -1,0 +1,271 @@
+"""The decision: from a name, a frozen allowed set and a snapshot to an ordered list with reasons.
+
+Pure: the same arguments always give the same decision; requests, `explain` and replay share it.
+Every deployment of the model ends up as a candidate or as an exclusion with stage and reason.
+Stages run in a fixed order: what the key may use, what privacy allows, what is able, what stays
+within the request's ceiling, what is up. Only the last looks at health, so health can empty the
+list but never widen it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import assert_never
+
+from gateway.routing.needs import RequestNeeds, obstacles
+from gateway.routing.ranking import Candidate, Offer, Strategy, rank
+from gateway.routing.refusal import (
+    Refusal,
+    refuse_ability,
+    refuse_ceiling,
+    refuse_health,
+    refuse_privacy,
+    refuse_scope,
+    refuse_unknown,
+)
+from gateway.routing.resolve import Resolved, UnknownModel, is_authorised, resolve
+from gateway.routing.scope import KeyScope
+from gateway.routing.snapshot import DeploymentView, FleetSnapshot
+from pricing.money import format_usd
+from pricing.price_book import PriceVersion, Unpriced
+from pricing.quote import Quote, Workload, quote
+
+
+class Stage(StrEnum):
+    """Where a deployment was excluded."""
+
+    SCOPE = "scope"
+    PRIVACY = "privacy"
+    ABILITY = "ability"
+    PRICE = "price"
+    HEALTH = "health"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    """A deployment that will not be tried.
+
+    Attributes:
+        deployment: `provider/model-id`.
+        stage: What excluded it.
+        reason: Why, one phrase.
+    """
+
+    deployment: str
+    stage: Stage
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to try, in order, and why; or why nothing.
+
+    Attributes:
+        asked: The name in the request.
+        model: The logical model, None when a deployment was asked for or the name is unknown.
+        strategy: What decided among candidates.
+        candidates: To be tried in this order; empty exactly when there is a refusal.
+        excluded: Every other deployment of the model, in the order of stages.
+        reachable: Deployments that configuration lets this request reach, whatever their health:
+            no retry, fallback or hedge may leave this set.
+        refusal: Why nothing can be tried, None when something can.
+    """
+
+    asked: str
+    model: str | None
+    strategy: Strategy
+    candidates: tuple[Candidate, ...] = ()
+    excluded: tuple[Exclusion, ...] = ()
+    reachable: frozenset[str] = frozenset()
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """Everything that a stage may look at."""
+
+    snapshot: FleetSnapshot
+    resolved: Resolved
+    allowed: frozenset[str]
+    scope: KeyScope
+    needs: RequestNeeds
+    max_pico_usd: int | None
+    privacy_reasons: Mapping[str, str]
+    workloads: Mapping[str, Workload]
+    prices: Mapping[str, PriceVersion | Unpriced]
+    quotes: Mapping[str, Quote | Unpriced]
+
+
+def decide(
+    snapshot: FleetSnapshot,
+    *,
+    model: str,
+    allowed: frozenset[str],
+    scope: KeyScope,
+    needs: RequestNeeds,
+    now: datetime,
+    strategy: Strategy = Strategy.CHEAPEST,
+    max_pico_usd: int | None = None,
+    privacy_reasons: Mapping[str, str] | None = None,
+) -> Decision:
+    """Decide where a request may go and in which order.
+
+    Args:
+        snapshot: The fleet.
+        model: The name in the request.
+        allowed: Deployments that the privacy policy allows for the request's tags.
+        scope: What the key may ask for.
+        needs: What the request needs.
+        now: Aware instant; a price that has lapsed by then counts as unknown.
+        strategy: What decides among candidates.
+        max_pico_usd: Ceiling of the upper bound of the cost, None for none. A deployment without a
+            known bound is not within any ceiling.
+        privacy_reasons: Why a deployment is not allowed, by deployment, for the explanation.
+    """
+    resolved = resolve(snapshot, model, scope=scope)
+    if isinstance(resolved, UnknownModel):
+        refusal = refuse_unknown(resolved.name, resolved.near)
+        return Decision(asked=model, model=None, strategy=strategy, refusal=refusal)
+    views = [snapshot.deployments[name] for name in resolved.deployments]
+    workloads = {view.name: needs.workload(view) for view in views}
+    prices = {view.name: _price(view, now) for view in views}
+    question = _Question(
+        snapshot=snapshot,
+        resolved=resolved,
+        allowed=allowed,
+        scope=scope,
+        needs=needs,
+        max_pico_usd=max_pico_usd,
+        privacy_reasons=privacy_reasons or {},
+        workloads=workloads,
+        prices=prices,
+        quotes={view.name: _quote(view, prices[view.name], workloads[view.name]) for view in views},
+    )
+    return _sift(question, views, strategy)
+
+
+def _sift(question: _Question, views: Sequence[DeploymentView], strategy: Strategy) -> Decision:
+    """Run the stages until nothing is left or all are done."""
+    excluded: list[Exclusion] = []
+    reachable: frozenset[str] = frozenset()
+    refusal: Refusal | None = None
+    left = list(views)
+    for stage, fault_of in _STAGES:
+        if stage is Stage.HEALTH:
+            reachable = frozenset(view.name for view in left)
+        faults = {view.name: fault_of(question, view) for view in left}
+        excluded += [
+            Exclusion(deployment=name, stage=stage, reason=fault)
+            for name, fault in faults.items()
+            if fault is not None
+        ]
+        kept = [view for view in left if faults[view.name] is None]
+        if not kept:
+            refusal = _refuse(stage, question, left, excluded)
+            break
+        left = kept
+    offers = () if refusal is not None else [_offer(question, view) for view in left]
+    return Decision(
+        asked=question.resolved.name,
+        model=question.resolved.model,
+        strategy=strategy,
+        candidates=rank(offers, strategy),
+        excluded=tuple(excluded),
+        reachable=reachable,
+        refusal=refusal,
+    )
+
+
+def _price(view: DeploymentView, now: datetime) -> PriceVersion | Unpriced:
+    if isinstance(view.price, Unpriced) or view.price.is_in_force(now):
+        return view.price
+    return Unpriced(reason="its price is not in force any more")
+
+
+def _quote(
+    view: DeploymentView, price: PriceVersion | Unpriced, workload: Workload
+) -> Quote | Unpriced:
+    return price if isinstance(price, Unpriced) else quote(workload, price, speed=view.speed)
+
+
+def _offer(question: _Question, view: DeploymentView) -> Offer:
+    return Offer(
+        view=view,
+        price=question.prices[view.name],
+        quote=question.quotes[view.name],
+        expected_output_tokens=question.workloads[view.name].expected_output_tokens,
+    )
+
+
+def _scope_fault(question: _Question, view: DeploymentView) -> str | None:
+    if is_authorised(question.snapshot, question.resolved, question.scope):
+        return None
+    return f"the key may not use {question.resolved.name} and through it {view.name}"
+
+
+def _privacy_fault(question: _Question, view: DeploymentView) -> str | None:
+    if view.name in question.allowed:
+        return None
+    return question.privacy_reasons.get(view.name, "does not satisfy the request's privacy tags")
+
+
+def _ability_fault(question: _Question, view: DeploymentView) -> str | None:
+    found = obstacles(question.needs, view)
+    return "; ".join(one.reason for one in found) if found else None
+
+
+def _ceiling_fault(question: _Question, view: DeploymentView) -> str | None:
+    if question.max_pico_usd is None:
+        return None
+    priced = question.quotes[view.name]
+    if isinstance(priced, Unpriced):
+        return f"unpriced ({priced.reason}), so not within the request's ceiling"
+    if priced.upper_bound_pico_usd is None:
+        return "no upper bound of its cost without max_tokens"
+    if priced.upper_bound_pico_usd <= question.max_pico_usd:
+        return None
+    return f"may cost up to {format_usd(priced.upper_bound_pico_usd)} USD"
+
+
+def _health_fault(_question: _Question, view: DeploymentView) -> str | None:
+    if view.is_available:
+        return None
+    return view.unavailable_reason or "not available now"
+
+
+def _refuse(
+    stage: Stage,
+    question: _Question,
+    left: Sequence[DeploymentView],
+    excluded: Sequence[Exclusion],
+) -> Refusal:
+    """The refusal of the stage that excluded all that was left."""
+    name = question.resolved.name
+    match stage:
+        case Stage.SCOPE:
+            return refuse_scope(name)
+        case Stage.PRIVACY:
+            return refuse_privacy(name, {one.deployment: one.reason for one in excluded})
+        case Stage.ABILITY:
+            return refuse_ability(name, question.needs, left)
+        case Stage.PRICE:
+            assert question.max_pico_usd is not None
+            quotes = {view.name: question.quotes[view.name] for view in left}
+            return refuse_ceiling(name, question.max_pico_usd, quotes)
+        case Stage.HEALTH:
+            is_narrowed = any(one.stage is Stage.PRIVACY for one in excluded)
+            return refuse_health(name, left, is_narrowed_by_privacy=is_narrowed)
+        case _:
+            assert_never(stage)
+
+
+_STAGES: tuple[tuple[Stage, Callable[[_Question, DeploymentView], str | None]], ...] = (
+    (Stage.SCOPE, _scope_fault),
+    (Stage.PRIVACY, _privacy_fault),
+    (Stage.ABILITY, _ability_fault),
+    (Stage.PRICE, _ceiling_fault),
+    (Stage.HEALTH, _health_fault),
+)

@@ -1,0 +1,131 @@
+"""The order in which candidates are tried: exact integers first, the operator's order last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from gateway.routing.snapshot import DeploymentView
+from pricing.price_book import PriceVersion, Unpriced
+from pricing.quote import Quote
+
+
+class Strategy(StrEnum):
+    """What decides among candidates."""
+
+    CHEAPEST = "cheapest"
+    """Lowest expected cost."""
+    FASTEST = "fastest"
+    """Least expected time until the whole answer is there, where latency was observed."""
+    BALANCED = "balanced"
+    """Lowest product of expected cost and expected time, where both are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A deployment that may serve the request, with what it would take.
+
+    Attributes:
+        view: The deployment.
+        price: What an attempt is charged with, or why that is unknown.
+        quote: Its price for this request, or why there is none.
+        expected_output_tokens: Output over which its speed is compared.
+    """
+
+    view: DeploymentView
+    price: PriceVersion | Unpriced
+    quote: Quote | Unpriced
+    expected_output_tokens: int
+
+    @property
+    def cost_pico_usd(self) -> int | None:
+        """Expected cost, None when unpriced."""
+        return None if isinstance(self.quote, Unpriced) else self.quote.expected_pico_usd
+
+    @property
+    def time_us(self) -> int | None:
+        """Expected time of the answer, None when no latency was observed."""
+        latency = self.view.latency
+        return None if latency is None else latency.total_us(self.expected_output_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A deployment in its place in the decision.
+
+    Attributes:
+        deployment: `provider/model-id`.
+        price: What an attempt is charged with, or why that is unknown; known also where only the
+            quote is not (a price per busy time without measured speed).
+        quote: Its price for this request, or why there is none.
+        reason: Why it stands here, one phrase.
+    """
+
+    deployment: str
+    price: PriceVersion | Unpriced
+    quote: Quote | Unpriced
+    reason: str
+
+
+def rank(offers: Sequence[Offer], strategy: Strategy) -> tuple[Candidate, ...]:
+    """Order offers; equal ones keep the order given.
+
+    An offer that lacks what the strategy compares stands behind all that have it, by price; an
+    unpriced one stands behind all priced ones of its group. Nothing is guessed.
+
+    Args:
+        offers: In the operator's order.
+        strategy: What decides.
+    """
+    # Sorting is stable, so the operator's order needs no key of its own.
+    by_price = sorted(offers, key=_price_key)
+    measured = [
+        (offer, score) for offer in by_price if (score := _score(offer, strategy)) is not None
+    ]
+    measured.sort(key=lambda pair: pair[1])
+    chosen = [offer for offer, _ in measured]
+    others = [offer for offer in by_price if _score(offer, strategy) is None]
+    return tuple(
+        Candidate(
+            deployment=offer.view.name,
+            price=offer.price,
+            quote=offer.quote,
+            reason=_reason(place, offer, strategy, is_measured=place < len(chosen)),
+        )
+        for place, offer in enumerate([*chosen, *others])
+    )
+
+
+def _price_key(offer: Offer) -> tuple[bool, int]:
+    cost_pico_usd = offer.cost_pico_usd
+    return (cost_pico_usd is None, cost_pico_usd or 0)
+
+
+def _score(offer: Offer, strategy: Strategy) -> int | None:
+    """What the strategy compares, lower first; None when it is not known."""
+    cost_pico_usd, time_us = offer.cost_pico_usd, offer.time_us
+    match strategy:
+        case Strategy.CHEAPEST:
+            return cost_pico_usd
+        case Strategy.FASTEST:
+            return time_us
+        case Strategy.BALANCED:
+            if cost_pico_usd is None or time_us is None:
+                return None
+            return cost_pico_usd * time_us
+        case _:
+            assert_never(strategy)
+
+
+def _reason(place: int, offer: Offer, strategy: Strategy, *, is_measured: bool) -> str:
+    if is_measured:
+        return str(strategy) if place == 0 else f"{_ordinal(place)} {strategy}"
+    if isinstance(offer.quote, Unpriced):
+        return f"unpriced ({offer.quote.reason}), ranks last"
+    return f"no latency observed, not comparable as {strategy}, ranked by price"
+
+
+def _ordinal(place: int) -> str:
+    return f"number {place + 1}"

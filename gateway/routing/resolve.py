@@ -1,0 +1,117 @@
+"""From the name in a request to what it stands for, and whether a key may use it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.routing.scope import KeyScope
+from gateway.routing.snapshot import FleetSnapshot
+
+NEAR_NAMES_MAX = 3
+_COMPARED_CHARS_MAX = 128
+"""Longer names are cut before they are compared: comparing is quadratic."""
+
+
+class NameKind(StrEnum):
+    """What a name is."""
+
+    MODEL = "model"
+    ALIAS = "alias"
+    DEPLOYMENT = "deployment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What a name stands for.
+
+    Attributes:
+        name: As the client wrote it.
+        kind: What it is.
+        model: The logical model; None for a deployment, asked for directly or by alias.
+        deployments: Deployment names in the operator's order; one for a deployment.
+    """
+
+    name: str
+    kind: NameKind
+    model: str | None
+    deployments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownModel:
+    """No such name.
+
+    Attributes:
+        name: As the client wrote it.
+        near: Similar names that the key may use, most similar first.
+    """
+
+    name: str
+    near: tuple[str, ...]
+
+
+def resolve(
+    snapshot: FleetSnapshot, name: str, *, scope: KeyScope | None = None
+) -> Resolved | UnknownModel:
+    """Find what a name stands for; names match exactly, in case and in every character.
+
+    Args:
+        snapshot: The fleet.
+        name: A logical model, an alias, or a deployment `provider/model-id`.
+        scope: Limits which near names are told; None tells all.
+    """
+    found = _find(snapshot, name)
+    if found is not None:
+        return found
+    known = usable_names(snapshot, scope or KeyScope())
+    near = difflib.get_close_matches(name[:_COMPARED_CHARS_MAX], known, n=NEAR_NAMES_MAX)
+    return UnknownModel(name=name, near=tuple(near))
+
+
+def is_authorised(snapshot: FleetSnapshot, resolved: Resolved, scope: KeyScope) -> bool:
+    """Whether a key may use a name, on every hop from the name to a deployment.
+
+    Granting a model grants its aliases and its declared deployments. Granting an alias by its own
+    name grants what it stands for; a pattern that merely covers the alias does not, because the
+    target may lie outside (`cheap*` must not reach `frontier` through `cheap-and-new`).
+    """
+    if resolved.model is None:
+        is_granted = _reaches(snapshot, resolved.deployments[0], scope)
+    else:
+        is_granted = scope.names(resolved.model)
+    return is_granted or (resolved.kind is NameKind.ALIAS and scope.spells_out(resolved.name))
+
+
+def usable_names(snapshot: FleetSnapshot, scope: KeyScope) -> tuple[str, ...]:
+    """Models, aliases and deployments that a key may ask for, sorted within each kind."""
+    return tuple(_usable(snapshot, scope))
+
+
+def _usable(snapshot: FleetSnapshot, scope: KeyScope) -> Iterator[str]:
+    for names in (snapshot.models, snapshot.aliases, snapshot.deployments):
+        for name in sorted(names):
+            found = _find(snapshot, name)
+            if found is not None and is_authorised(snapshot, found, scope):
+                yield name
+
+
+def _find(snapshot: FleetSnapshot, name: str) -> Resolved | None:
+    target = snapshot.aliases.get(name, name)
+    if target in snapshot.models:
+        kind = NameKind.MODEL if target == name else NameKind.ALIAS
+        return Resolved(name=name, kind=kind, model=target, deployments=snapshot.models[target])
+    if target in snapshot.deployments:
+        kind = NameKind.DEPLOYMENT if target == name else NameKind.ALIAS
+        return Resolved(name=name, kind=kind, model=None, deployments=(target,))
+    return None
+
+
+def _reaches(snapshot: FleetSnapshot, deployment: str, scope: KeyScope) -> bool:
+    """Whether the key may use a deployment by its own name or through a model that lists it."""
+    return scope.names(deployment) or any(
+        deployment in deployments and scope.names(model)
+        for model, deployments in snapshot.models.items()
+    )
