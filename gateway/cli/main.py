@@ -1,0 +1,124 @@
+"""The `fareway` command: a table of commands whose modules are imported only when they run.
+
+`fareway --help` must be fast, so this module and the table import nothing but Typer. To add a
+command, write `gateway/cli/<command>.py` and add its row. A command that cannot do its work raises
+`CliFault` or a `SettingsError`: one sentence on standard error and exit status 1; Typer itself
+answers wrong usage with 2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+import typer
+
+from gateway.cli.faults import CliFault
+from gateway.settings.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LazyCommand:
+    """One row of the table.
+
+    Attributes:
+        name: What the user types.
+        target: `module:attribute` of a function, or of a `typer.Typer` with subcommands.
+        help: One sentence for the overview.
+    """
+
+    name: str
+    target: str
+    help: str
+
+    def load(self) -> typer.Typer | Callable[..., None]:
+        """Import the command's module."""
+        module_name, _, attribute = self.target.partition(":")
+        module = importlib.import_module(module_name)
+        return cast("typer.Typer | Callable[..., None]", getattr(module, attribute))
+
+
+COMMANDS: tuple[LazyCommand, ...] = (
+    LazyCommand(
+        name="init",
+        target="gateway.cli.init:init",
+        help="Write a commented fareway.yaml to start from.",
+    ),
+    LazyCommand(
+        name="config",
+        target="gateway.cli.config:app",
+        help="Check, show and describe the configuration.",
+    ),
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"fareway {version('fareway')}")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
+            show_default=False,
+        ),
+    ] = False,
+) -> None:
+    """Provider gateway and cost router."""
+
+
+def _never_run() -> None:
+    raise AssertionError("a row was run without being loaded")
+
+
+def build(arguments: Sequence[str], commands: Sequence[LazyCommand] = COMMANDS) -> typer.Typer:
+    """Make the application, with only the command that `arguments` name really loaded.
+
+    Args:
+        arguments: The command line without the program's name.
+        commands: The table.
+    """
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for row in commands:
+        loaded = row.load() if row.name == chosen else _never_run
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=row.name, help=row.help, no_args_is_help=True)
+        else:
+            app.command(row.name, help=row.help)(loaded)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit status.
+
+    Args:
+        arguments: Without the program's name; those of the process when None.
+
+    Raises:
+        SystemExit: Always: 0 ok, 1 fault, 2 usage.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build(given)(args=given, prog_name="fareway")
+    except (CliFault, SettingsError) as error:
+        typer.echo(str(error), err=True)
+        raise SystemExit(1) from error
