@@ -15,8 +15,8 @@ from pricing.usage import Meter
 
 metadata = sa.MetaData(
     naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
         "ck": "ck_%(table_name)s_%(constraint_name)s",
         "pk": "pk_%(table_name)s",
     }
@@ -202,9 +202,17 @@ api_key = sa.Table(
     sa.Column("created_at_us", InstantUs, nullable=False),
     sa.Column("expires_at_us", InstantUs),
     sa.Column("disabled_at_us", InstantUs),
-    sa.UniqueConstraint("team", "name"),
+    sa.Index(
+        "uq_api_key_name_in_use",
+        "team",
+        "name",
+        unique=True,
+        sqlite_where=sa.text("disabled_at_us IS NULL"),
+        postgresql_where=sa.text("disabled_at_us IS NULL"),
+    ),
 )
-"""Keys made with `keys create`; those of the configuration file are not here."""
+"""Keys made with `keys create`; those of the configuration file are not here. The name of a revoked
+key may be given again."""
 
 audit_log = sa.Table(
     "audit_log",

@@ -16,10 +16,7 @@ import errno
 import hashlib
 import logging
 import os
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -27,14 +24,16 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
+from gateway.clock import Clock
 from gateway.ledger import segment, spool_directory
 from gateway.ledger.errors import RecordTooLarge, SpoolError, SpoolFull
 from gateway.ledger.records import Intent, Record, encode
 
 _log = logging.getLogger(__name__)
 
+_LOCK_WAIT_S = 2.0
+# The loader holds the lock of a dead writer's directory for moments.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Durability(StrEnum):
@@ -121,11 +120,10 @@ class SpoolWriter:
     Args:
         directory: Made when missing, locked until `close`.
         durability: What `before_dispatch` waits for.
-        clock: Gives aware UTC; only stamped into headers.
+        clock: Stamps headers, spaces out tries.
         session: 16 random bytes, drawn anew for each writer.
         limits: Sizes and intervals.
         files: The system calls.
-        monotonic_s: A clock that never goes back.
 
     Raises:
         SpoolLocked: A living process writes there.
@@ -137,11 +135,10 @@ class SpoolWriter:
         directory: Path,
         *,
         durability: Durability,
-        clock: Callable[[], datetime],
+        clock: Clock,
         session: bytes,
         limits: SpoolLimits | None = None,
         files: SpoolFiles | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.directory = directory
         self.durability = durability
@@ -149,10 +146,9 @@ class SpoolWriter:
         self._clock = clock
         self._limits = limits or SpoolLimits()
         self._files = files or KernelFiles()
-        self._monotonic_s = monotonic_s
         self._health = Health.OK
         self._failure = ""
-        self._full_tried_at_s = monotonic_s()
+        self._full_tried_at_s = clock.monotonic_s()
         self._position = 0
         self._durable_position = 0
         self._retired: list[int] = []
@@ -161,7 +157,7 @@ class SpoolWriter:
         self._synced = anyio.Event()
         self._is_closed = False
         self._sync_lock = anyio.Lock()
-        self._lock = spool_directory.acquire(directory)
+        self._lock = spool_directory.acquire(directory, wait_s=_LOCK_WAIT_S)
         try:
             recovered = spool_directory.recover(directory)
             self._number = recovered.last_number
@@ -277,7 +273,7 @@ class SpoolWriter:
         if self._health is Health.FAILED:
             raise SpoolError(self._failure)
         if self._health is Health.FULL and isinstance(record, Intent):
-            now_s = self._monotonic_s()
+            now_s = self._clock.monotonic_s()
             if now_s - self._full_tried_at_s >= self._limits.retry_full_s:
                 self._full_tried_at_s = now_s
                 if self._take_reserve():
@@ -302,7 +298,7 @@ class SpoolWriter:
         header = segment.encode_header(
             segment.Header(
                 number=self._number + 1,
-                created_at_us=(self._clock() - _EPOCH) // timedelta(microseconds=1),
+                created_at_us=self._clock.wall_us(),
                 session=self.session,
                 previous_digest=previous_digest,
             )
@@ -382,7 +378,7 @@ class SpoolWriter:
     def _refuse_intents(self) -> None:
         if self._health is Health.OK:
             self._health = Health.FULL
-            self._full_tried_at_s = self._monotonic_s()
+            self._full_tried_at_s = self._clock.monotonic_s()
             _log.error("%s: new attempts are refused", self.health_reason)
 
     def _fail(self, error: OSError) -> None:

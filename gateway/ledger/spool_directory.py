@@ -6,10 +6,10 @@ dies. Whoever holds it may mend the last segment; nobody else changes a byte tha
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import logging
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 LOCK_NAME = "lock"
 RESERVE_NAME = "reserve"
+_RETRY_LOCK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,39 +45,53 @@ class Recovered:
     Attributes:
         last_number: Number of the last segment, 0 when there is none.
         last_digest: SHA-256 of the last segment, `NO_DIGEST` when there is none.
+        last_session: Its writer, `NO_SESSION` when there is none.
         truncated_bytes: Length of the torn tail that was cut off.
     """
 
     last_number: int
     last_digest: bytes
+    last_session: bytes
     truncated_bytes: int
 
 
-def acquire(directory: Path) -> DirectoryLock:
+def acquire(directory: Path, *, wait_s: float = 0.0) -> DirectoryLock:
     """Take a directory's lock, making the directory when it does not exist.
 
+    Args:
+        directory: The spool directory.
+        wait_s: How long to wait for the present holder; blocks.
+
     Raises:
-        SpoolLocked: A living process holds it.
+        SpoolLocked: Another process holds it still.
     """
+    give_up_at_s = time.monotonic() + wait_s
     while True:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = directory / LOCK_NAME
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            continue  # The loader removed the empty directory in between.
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno != errno.EWOULDBLOCK:
-                raise
-            raise SpoolLocked(
-                f"another process writes in the spool directory {directory}"
-            ) from error
-        if _is_same_file(descriptor, path):
+        lock = _try_lock(directory)
+        if lock is not None:
+            return lock
+        if time.monotonic() >= give_up_at_s:
+            raise SpoolLocked(f"another process writes in {directory}")
+        time.sleep(_RETRY_LOCK_S)
+
+
+def _try_lock(directory: Path) -> DirectoryLock | None:
+    """The lock; None when it is held, or when the directory went away while we took it."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / LOCK_NAME
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A lock on a file that was removed meanwhile protects nothing.
+        if os.path.samestat(os.fstat(descriptor), path.stat()):
             return DirectoryLock(descriptor=descriptor)
-        os.close(descriptor)  # Locked a file that was removed meanwhile; its lock protects nothing.
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None
 
 
 def recover(directory: Path) -> Recovered:
@@ -89,30 +104,42 @@ def recover(directory: Path) -> Recovered:
         path = segment.segment_path(directory, numbers[-1])
         data = path.read_bytes()
         if len(data) >= segment.HEADER_BYTES:
+            header = segment.decode_header(data)
             end = _end_of_good(directory, path, data)
             if end < len(data):
                 _truncate(path, end)
             return Recovered(
                 last_number=numbers[-1],
                 last_digest=segment.digest(data[:end]),
+                last_session=header.session if header else segment.NO_SESSION,
                 truncated_bytes=len(data) - end,
             )
         path.unlink()
         _log.warning("removed %s: its writer died before the header was complete", path)
-    return Recovered(last_number=0, last_digest=segment.NO_DIGEST, truncated_bytes=0)
+    return Recovered(
+        last_number=0,
+        last_digest=segment.NO_DIGEST,
+        last_session=segment.NO_SESSION,
+        truncated_bytes=0,
+    )
 
 
-def remove(directory: Path) -> None:
+def remove(directory: Path) -> bool:
     """Remove a directory whose records are all in the database; the caller holds the lock.
 
     Side files with damaged bytes stay, and then the directory stays too.
+
+    Returns:
+        Whether the directory is gone.
     """
     for number in segment.segment_numbers(directory):
         segment.segment_path(directory, number).unlink(missing_ok=True)
     (directory / RESERVE_NAME).unlink(missing_ok=True)
-    if {path.name for path in directory.iterdir()} == {LOCK_NAME}:
-        (directory / LOCK_NAME).unlink()
-        directory.rmdir()
+    if {path.name for path in directory.iterdir()} != {LOCK_NAME}:
+        return False
+    (directory / LOCK_NAME).unlink()
+    directory.rmdir()
+    return True
 
 
 def sync_directory(directory: Path) -> None:
@@ -129,13 +156,6 @@ def save_damage(directory: Path, path: Path, *, start: int, damaged: bytes) -> P
     side = directory / f"{path.stem}-{start}.damaged"
     side.write_bytes(damaged)
     return side
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _end_of_good(directory: Path, path: Path, data: bytes) -> int:

@@ -1,0 +1,83 @@
+"""Interning of names: each team, key, model, deployment and tag set gets a small integer once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from gateway.ledger import schema
+from gateway.ledger.booking import DimensionIds
+from gateway.ledger.records import Intent
+
+_CACHED_MAX = 50_000
+
+
+class Dimensions:
+    """Ids of names, remembered; `forget` after a rollback, which takes new ids back."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, ...], int] = {}
+
+    def forget(self) -> None:
+        """Drop what may not have been committed."""
+        self._ids.clear()
+
+    def of_intent(self, connection: sa.Connection, intent: Intent) -> DimensionIds:
+        """Ids of everything that an intent names, interning what is new."""
+        find = self._find
+        return DimensionIds(
+            team_id=find(connection, schema.team, {"name": intent.team}),
+            project_id=find(
+                connection, schema.project, {"team": intent.team, "name": intent.project}
+            ),
+            key_id=find(connection, schema.api_key_name, {"key_id": intent.key_id}),
+            model_id=find(connection, schema.model, {"name": intent.model}),
+            deployment_id=find(
+                connection,
+                schema.deployment,
+                {"name": intent.deployment},
+                {"provider": intent.provider, "upstream_model": intent.upstream_model},
+            ),
+            tags_id=self._tag_set(connection, intent.tags),
+            cost_tags_id=self._tag_set(connection, intent.cost_tags),
+        )
+
+    def _tag_set(
+        self, connection: sa.Connection, tags: Sequence[str] | Sequence[tuple[str, str]]
+    ) -> int:
+        document = msgspec.json.encode(tags)
+        key = ("tag_set", document.decode())
+        if key not in self._ids:
+            sha256 = hashlib.sha256(document).digest()
+            self._intern(connection, schema.tag_set, {"sha256": sha256}, {"tags": list(tags)}, key)
+        return self._ids[key]
+
+    def _find(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        name: Mapping[str, str],
+        details: Mapping[str, str] | None = None,
+    ) -> int:
+        key = (table.name, *name.values())
+        if key not in self._ids:
+            self._intern(connection, table, name, details or {}, key)
+        return self._ids[key]
+
+    def _intern(
+        self,
+        connection: sa.Connection,
+        table: sa.Table,
+        name: Mapping[str, str | bytes],
+        details: Mapping[str, object],
+        key: tuple[str, ...],
+    ) -> None:
+        connection.execute(insert(table).values(**name, **details).on_conflict_do_nothing())
+        found = sa.select(table.c.id).where(*(table.c[column] == name[column] for column in name))
+        if len(self._ids) >= _CACHED_MAX:
+            self.forget()
+        self._ids[key] = connection.execute(found).scalar_one()
