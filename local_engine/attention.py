@@ -123,8 +123,8 @@ class ReferenceAttention:
         self._group = spec.heads // spec.kv_heads
         self._head_dim = spec.head_dim
         self._scale = spec.head_dim**-0.5
-        # Zeroed memory is not resident until written, so an unused pool costs nothing yet.
-        self._pool = torch.zeros(
+        # Left unset, so that memory is not resident until written; only written slots are read.
+        self._pool = torch.empty(
             (spec.layers, 2, spec.kv_heads, slots, spec.head_dim), dtype=dtype, device=device
         )
 
