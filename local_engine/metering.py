@@ -11,6 +11,7 @@ Source: ridge regression with exponential forgetting (recursive least squares, L
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -120,15 +121,16 @@ def split_exactly(total: int, weights: Sequence[float]) -> list[int]:
     """
     if not weights or min(weights) <= 0:
         raise ValueError("weights must be positive and at least one")
-    weight_left = sum(weights)
+    whole = math.fsum(weights)
     parts: list[int] = []
-    left = total
+    begun, cumulative = 0, 0.0
+    # Rounding the running total, not the parts, keeps every rest within one unit.
     for weight in weights[:-1]:
-        part = min(left, round(left * min(1.0, weight / weight_left)))
-        parts.append(part)
-        left -= part
-        weight_left = max(weight_left - weight, weight)
-    return [*parts, left]
+        cumulative += weight
+        edge = min(total, max(begun, round(total * min(1.0, cumulative / whole))))
+        parts.append(edge - begun)
+        begun = edge
+    return [*parts, total - begun]
 
 
 class Meter:
