@@ -51,7 +51,7 @@ fmt: venv-test ## format and mend what can be mended without thought
 	$(BIN)/ruff format .
 
 bench: venv-test ## print ratios against peers and the machine's limits
-	@$(BIN)/fareway bench $(ARGS)
+	@$(BIN)/python -m bench.gateway_overhead $(ARGS)
 
 soak: venv-test ## full counts, hours; writes a result file to bench/results
 	@$(BIN)/python tools/run_tests.py soak $(ARGS)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
-import click
-import pytest
 import typer.main
 
+from gateway.cli.main import build
 from tests.style.tree import REPOSITORY, name_of, tracked_files
 
 DOCS = REPOSITORY / "docs"
@@ -24,25 +24,19 @@ def page(name: str) -> str:
     return (DOCS / name).read_text()
 
 
-def commands_of(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+def commands_of(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every command below a group with the words a person types."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
+    for name, command in group.commands.items():
         words = f"{prefix} {name}".strip()
-        if isinstance(command, click.Group):
+        if hasattr(command, "commands"):
             yield from commands_of(command, words)
         else:
             yield words, command
 
 
-def command_line() -> click.Group:
-    """The whole command line as click sees it."""
-    root = pytest.importorskip("gateway.cli.main", exc_type=ModuleNotFoundError).app
-    command = root if isinstance(root, click.Command) else typer.main.get_command(root)
-    assert isinstance(command, click.Group)
-    return command
+def command_line() -> Any:
+    """The whole command line, every module loaded."""
+    return typer.main.get_command(build([], loads_all=True))
 
 
 def test_every_command_is_documented() -> None:
