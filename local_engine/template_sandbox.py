@@ -163,15 +163,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             if name == "replace":
                 return self._replace(owner, *args, **named)
             if name == "join":
-                return self._join(*args, owner)
+                return self._join(args[0], owner)
             # Splitting makes small objects, each several times its text.
             self.meter.charge(4 * len(owner))
         else:
             self.meter.charge(1)
         if not self.is_safe_callable(obj):
             raise SecurityError("this is not to be called from a chat template")
-        # Jinja declares its own first parameter with a mangled name, which the checker misreads.
-        return context.call(obj, *args, **kwargs)  # pyright: ignore[reportCallIssue]
+        return context.call(obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute an operation whose result could be large, or refuse it."""
