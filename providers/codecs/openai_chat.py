@@ -1,0 +1,289 @@
+"""Chat bodies and whole answers of OpenAI-compatible wires; the stream is in `openai_stream`.
+
+Inner values of a request travel as the client's own bytes, and an answer goes back as the upstream
+sent it. Only the members that the gateway acts on are decoded.
+
+Source: OpenAI API reference, chat completions (2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from providers.codecs.openai_usage import report_from
+from providers.codecs.tool_calls import ToolCallRepair
+from providers.contract import ChatRequest, UsageReport, WholeAnswer
+from providers.errors import BadRequest, BadWire, ProviderError
+
+NULL = msgspec.Raw(b"null")
+EMPTY_VALUES = frozenset({b"null", b'""', b"[]", b"{}"})
+"""JSON values that hold nothing."""
+
+
+class Message(msgspec.Struct, gc=False):
+    """The members of a message, or of a stream's delta, that make it content."""
+
+    content: msgspec.Raw = NULL
+    tool_calls: msgspec.Raw = NULL
+    reasoning: msgspec.Raw = NULL
+    reasoning_content: msgspec.Raw = NULL
+    reasoning_details: msgspec.Raw = NULL
+    refusal: msgspec.Raw = NULL
+    audio: msgspec.Raw = NULL
+    images: msgspec.Raw = NULL
+    function_call: msgspec.Raw = NULL
+
+    def has_content(self) -> bool:
+        """Whether anything but a tool call is there for the reader."""
+        if self.content is not NULL and bytes(self.content) not in EMPTY_VALUES:
+            return True
+        others = (
+            self.reasoning,
+            self.reasoning_content,
+            self.reasoning_details,
+            self.refusal,
+            self.audio,
+            self.images,
+            self.function_call,
+        )
+        return any(raw is not NULL and bytes(raw) not in EMPTY_VALUES for raw in others)
+
+
+class GroqExtra(msgspec.Struct, gc=False):
+    """Groq's own member, which repeats the usage and can hold an error."""
+
+    usage: msgspec.Raw = NULL
+    error: msgspec.Raw = NULL
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int | None = None
+    message: Message | None = None
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    model: msgspec.Raw = NULL
+    object: msgspec.Raw = NULL
+    choices: list[_Choice] | None = None
+    usage: msgspec.Raw = NULL
+    error: msgspec.Raw = NULL
+    x_groq: GroqExtra | None = None
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedAnswer:
+    """A non-stream answer.
+
+    Attributes:
+        event: The answer for the relay.
+        upstream_model: The model name in it, None when it gave none.
+        repairs: Tool calls that had to be put right.
+    """
+
+    event: WholeAnswer
+    upstream_model: str | None
+    repairs: int
+
+
+def build_body(
+    model_id: str,
+    request: ChatRequest,
+    *,
+    stream: bool,
+    asks_for_usage: bool = True,
+    renames: Mapping[str, str] | None = None,
+) -> bytes:
+    """Put a body together for one upstream.
+
+    Args:
+        model_id: The upstream's own model name.
+        request: Its fields travel as they are, in the client's order.
+        stream: Whether to ask for a stream.
+        asks_for_usage: Whether a stream asks for usage; every upstream that can is asked.
+        renames: Field names of the client to those of the upstream.
+
+    Raises:
+        BadRequest: A field and the one that it is renamed to are both present and differ.
+    """
+    parts = [b'{"model":', msgspec.json.encode(model_id)]
+    for name, value in request.fields.items():
+        if renames and (new_name := renames.get(name)) is not None:
+            twin = request.fields.get(new_name)
+            if twin is not None and bytes(twin) != bytes(value):
+                raise BadRequest(f"{name} and {new_name} contradict each other.", param=name)
+            if twin is not None:
+                continue
+            name = new_name
+        parts += (b",", msgspec.json.encode(name), b":", bytes(value))
+    if stream:
+        parts.append(b',"stream":true')
+        if asks_for_usage:
+            parts.append(b',"stream_options":{"include_usage":true}')
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+def choice_count(request: ChatRequest) -> int:
+    """How many choices the client asked for, 1 when it did not say or said nonsense."""
+    value = bytes(request.fields.get("n", b"1"))
+    return max(int(value), 1) if value.isdigit() and len(value) <= 4 else 1
+
+
+def token_limit(request: ChatRequest) -> int | None:
+    """The client's limit on generated tokens, None without one."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = bytes(request.fields.get(name, b""))
+        if value.isdigit() and len(value) <= 9:
+            return int(value)
+    return None
+
+
+def decode_answer(
+    body: bytes,
+    *,
+    deployment: str,
+    call_id_prefix: str,
+    on_error: Callable[[bytes], ProviderError],
+    token_limit: int | None = None,
+) -> DecodedAnswer:
+    """Read a 2xx answer to a request that was not a stream.
+
+    Args:
+        body: The whole body.
+        deployment: The name for error messages.
+        call_id_prefix: Start of ids made for tool calls that lack one.
+        on_error: Maps an error object that came instead of an answer.
+        token_limit: The client's limit on generated tokens, None without one.
+
+    Raises:
+        BadWire: Not JSON, not an answer, or an answer without choices.
+        ProviderError: What `on_error` makes of an error in the body.
+    """
+    try:
+        answer = _ANSWER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        what = "is not a chat completion" if body.strip() else "is empty"
+        raise BadWire(f"The answer of {deployment} {what}.") from fault
+    groq = answer.x_groq
+    if is_error(answer.error, answer.object) or (groq and not is_null(groq.error)):
+        raise on_error(body)
+    if not answer.choices:
+        raise BadWire(f"The answer of {deployment} holds no choices.")
+    usage = _usage(answer)
+    is_cut = bool(usage and token_limit and usage.usage.output_tokens >= token_limit)
+    raw, repairs = _with_repaired_calls(body, answer.choices, call_id_prefix, is_cut=is_cut)
+    return DecodedAnswer(
+        event=WholeAnswer(
+            raw=raw,
+            usage=usage,
+            finish_reasons=[choice.finish_reason or "" for choice in answer.choices],
+            has_content=any(_has_content(choice.message) for choice in answer.choices),
+        ),
+        upstream_model=text_of(answer.model),
+        repairs=repairs,
+    )
+
+
+def chunk_from_answer(body: bytes) -> bytes:
+    """Make one stream chunk of a whole answer, for servers that ignore `stream`.
+
+    Raises:
+        msgspec.DecodeError: The body is no JSON object, or its choices are no list of objects.
+    """
+    members = _OBJECT.decode(body)
+    if "choices" not in members:
+        return body
+    choices = _CHOICES.decode(bytes(members["choices"]))
+    for choice in choices:
+        if (message := choice.pop("message", None)) is not None:
+            choice["delta"] = message
+    members["choices"] = msgspec.Raw(msgspec.json.encode(choices))
+    members["object"] = msgspec.Raw(b'"chat.completion.chunk"')
+    return msgspec.json.encode(members)
+
+
+def is_null(raw: msgspec.Raw) -> bool:
+    """Whether a member is absent or null."""
+    return raw is NULL or bytes(raw) == b"null"
+
+
+def is_error(error: msgspec.Raw, kind: msgspec.Raw) -> bool:
+    """Whether a body or an event is an error: nested, or flat with `object: error`."""
+    return not is_null(error) or bytes(kind) == b'"error"'
+
+
+def text_of(raw: msgspec.Raw) -> str | None:
+    """A text that is not empty, None for anything else."""
+    value = bytes(raw)
+    if not value.startswith(b'"') or value == b'""':
+        return None
+    return msgspec.json.decode(value, type=str)
+
+
+def edit_choices(body: bytes, edits: Mapping[int, Mapping[str, bytes]], *, inner: str) -> bytes:
+    """Set members in the choices of a body; everything else keeps its bytes.
+
+    Args:
+        body: A JSON object with `choices`.
+        edits: By position in `choices`: new JSON by name. `tool_calls` goes into the inner object.
+        inner: `message` or `delta`.
+    """
+    members = _OBJECT.decode(body)
+    choices = _CHOICES.decode(bytes(members["choices"]))
+    for position, edit in edits.items():
+        choice = choices[position]
+        for name, value in edit.items():
+            if name == "tool_calls":
+                holder = _OBJECT.decode(bytes(choice[inner]))
+                holder[name] = msgspec.Raw(value)
+                choice[inner] = msgspec.Raw(msgspec.json.encode(holder))
+            else:
+                choice[name] = msgspec.Raw(value)
+    members["choices"] = msgspec.Raw(msgspec.json.encode(choices))
+    return msgspec.json.encode(members)
+
+
+def _has_content(message: Message | None) -> bool:
+    if message is None:
+        return False
+    return message.has_content() or bytes(message.tool_calls) not in EMPTY_VALUES
+
+
+def _usage(answer: _Answer) -> UsageReport | None:
+    raw = answer.usage
+    if is_null(raw) and answer.x_groq is not None:
+        raw = answer.x_groq.usage
+    return report_from(raw, is_alone=False, frame=None)
+
+
+def _with_repaired_calls(
+    body: bytes, choices: list[_Choice], prefix: str, *, is_cut: bool
+) -> tuple[bytes, int]:
+    """The answer with its tool calls put right; a call cut by the limit ends as `length`."""
+    edits: dict[int, dict[str, bytes]] = {}
+    repairs = 0
+    for position, choice in enumerate(choices):
+        if choice.message is None or bytes(choice.message.tool_calls) in EMPTY_VALUES:
+            continue
+        repair = ToolCallRepair(id_prefix=f"{prefix}{position}_", is_stream=False)
+        try:
+            repaired = repair.repair(bytes(choice.message.tool_calls))
+        except msgspec.ValidationError as fault:
+            raise BadWire("The answer's tool calls are not a list of calls.") from fault
+        if repaired is not None:
+            edits.setdefault(position, {})["tool_calls"] = repaired
+            repairs += repair.repairs
+        if is_cut and choice.finish_reason == "tool_calls" and repair.has_torn_arguments():
+            choice.finish_reason = "length"
+            edits.setdefault(position, {})["finish_reason"] = b'"length"'
+            repairs += 1
+    return (edit_choices(body, edits, inner="message") if edits else body), repairs

@@ -1,0 +1,74 @@
+"""Golden wire files: what an upstream sent, beside the events that it means.
+
+`NAME.sse` holds the bytes, `NAME.json` the events and how the stream ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from providers.codecs.openai_stream import ChatStream
+from providers.codecs.upstream_errors import ErrorContext, error_from_body
+from providers.contract import Event, UsageReport
+from providers.errors import ProviderError
+from providers.sse import SseDecoder
+
+FOLDER = Path(__file__).resolve().parents[1] / "wire" / "openai_compatible"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.sse"))
+CONTEXT = ErrorContext(
+    deployment="up/m1", secrets=["sk-secret"], now=datetime(2026, 11, 30, tzinfo=UTC)
+)
+
+
+def new_stream(**members: Any) -> ChatStream:
+    """A decoder for one answer."""
+    return ChatStream(
+        deployment="up/m1",
+        call_id_prefix="call_r_",
+        on_error=lambda body: error_from_body(body, context=CONTEXT),
+        **members,
+    )
+
+
+def play(reads: Iterable[bytes], stream: ChatStream) -> tuple[list[Event], str]:
+    """Feed reads as the provider does: the events, and the class of the error or `ok`."""
+    decoder = SseDecoder()
+    events: list[Event] = []
+    try:
+        for read in reads:
+            events += stream.decode(decoder.feed(read))
+            if stream.failure is not None:
+                raise stream.failure
+            if stream.is_done:
+                break
+        else:
+            events += stream.decode(decoder.close())
+        events += stream.close()
+    except ProviderError as error:
+        return events, type(error).__name__
+    return events, "ok"
+
+
+def plain(event: Event) -> dict[str, Any]:
+    """An event as JSON, members that hold their default left out."""
+    found: dict[str, Any] = {"event": type(event).__name__}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        if value is None or value == field.default:
+            continue
+        if isinstance(value, bytes):
+            value = value.decode()
+        elif isinstance(event, UsageReport) and field.name == "usage":
+            value = {str(meter): units for meter, units in value.meters()}
+        found[field.name] = value
+    return found
+
+
+def expected(name: str) -> dict[str, Any]:
+    """What `NAME.sse` means."""
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
