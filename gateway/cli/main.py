@@ -82,12 +82,12 @@ def _never_run() -> None:
     raise AssertionError("a row was run without being loaded")
 
 
-def build(arguments: Sequence[str], commands: Sequence[LazyCommand] = COMMANDS) -> typer.Typer:
+def build(arguments: Sequence[str], *, loads_all: bool = False) -> typer.Typer:
     """Make the application, with only the command that `arguments` name really loaded.
 
     Args:
         arguments: The command line without the program's name.
-        commands: The table.
+        loads_all: Whether to load every command, for what looks at all of them.
     """
     app = typer.Typer(
         no_args_is_help=True,
@@ -98,8 +98,8 @@ def build(arguments: Sequence[str], commands: Sequence[LazyCommand] = COMMANDS) 
     )
     app.callback()(_root)
     chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for row in commands:
-        loaded = row.load() if row.name == chosen else _never_run
+    for row in COMMANDS:
+        loaded = row.load() if loads_all or row.name == chosen else _never_run
         if isinstance(loaded, typer.Typer):
             app.add_typer(loaded, name=row.name, help=row.help, no_args_is_help=True)
         else:

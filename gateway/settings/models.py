@@ -8,9 +8,9 @@ from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from gateway.settings.providers import Prices
+from gateway.settings.prices import Prices
 from gateway.settings.routing import Strategy
-from gateway.settings.scalars import Many, Name, Number, Percentile, Section
+from gateway.settings.scalars import Many, Milliseconds, Name, Percentile, Section, TokensPerSecond
 from gateway.settings.trust import TrustClaim, or_text
 
 
@@ -61,9 +61,9 @@ class DeploymentSettings(Section):
 class SlaSettings(Section):
     """What an answer should achieve."""
 
-    ttft_ms: Annotated[Number, Field(gt=0, le=3_600_000)] | None = None
+    ttft_ms: Milliseconds | None = None
     """Longest time to the first content event, in milliseconds."""
-    tps: Annotated[Number, Field(gt=0, le=1_000_000)] | None = None
+    tps: TokensPerSecond | None = None
     """Lowest decode rate of the stream, in tokens per second."""
     percentile: Percentile = 95.0
     """Share of requests that must meet it."""

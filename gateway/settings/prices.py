@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Self, cast
+from typing import Annotated, Self, cast
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from gateway.settings.scalars import Instant, Section, Usd
 
@@ -69,18 +71,34 @@ class PriceSettings(Section):
 _ALWAYS = datetime.min.replace(tzinfo=UTC)
 
 
-def check_validity(prices: tuple[PriceSettings, ...]) -> tuple[PriceSettings, ...]:
-    """Order prices by the moment from which they hold.
-
-    Raises:
-        ValueError: Two prices hold from the same moment.
-    """
+def _check_validity(prices: tuple[PriceSettings, ...]) -> tuple[PriceSettings, ...]:
     starts = [price.valid_from for price in prices]
     if len(set(starts)) != len(starts):
         raise ValueError("two prices hold from the same moment; give each its valid_from")
     return tuple(sorted(prices, key=lambda price: price.valid_from or _ALWAYS))
 
 
-def single_to_many(value: object) -> object:
-    """Let one price stand without a list around it."""
-    return (cast("object", value),) if isinstance(value, dict) else value
+def _to_tuple(value: object) -> object:
+    if isinstance(value, dict):
+        return (cast("object", value),)
+    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
+
+
+class _OneOrList:
+    """Lets editors accept one price where a list is meant."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        return {"anyOf": [schema["items"], schema]}
+
+
+Prices = Annotated[
+    tuple[PriceSettings, ...],
+    AfterValidator(_check_validity),
+    BeforeValidator(_to_tuple),
+    _OneOrList(),
+]
+"""Prices in the order of the moments from which they hold; the file may give one without a list."""

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from gateway.settings.credentials import ApiKeySource
-from gateway.settings.prices import PriceSettings, check_validity, single_to_many
+from gateway.settings.prices import Prices
 from gateway.settings.scalars import BaseUrl, Gibibytes, Many, Section
 from gateway.settings.trust import TrustClaim
-
-Prices = Annotated[
-    tuple[PriceSettings, ...], AfterValidator(check_validity), BeforeValidator(single_to_many)
-]
 
 VendorKind = Literal[
     "openai", "anthropic", "groq", "together", "fireworks", "cerebras", "replicate", "openrouter"

@@ -88,10 +88,17 @@ def _to_float(value: object) -> object:
     return float(value) if isinstance(value, Decimal) else value
 
 
-Number = Annotated[float, BeforeValidator(_to_float), Field(allow_inf_nan=False)]
-Seconds = Annotated[Number, Field(gt=0, le=86_400)]
-Gibibytes = Annotated[Number, Field(gt=0, le=65_536)]
-Percentile = Annotated[Number, Field(gt=0, lt=100)]
+Seconds = Annotated[float, Field(allow_inf_nan=False, gt=0, le=86_400), BeforeValidator(_to_float)]
+Milliseconds = Annotated[
+    float, Field(allow_inf_nan=False, gt=0, le=3_600_000), BeforeValidator(_to_float)
+]
+TokensPerSecond = Annotated[
+    float, Field(allow_inf_nan=False, gt=0, le=1_000_000), BeforeValidator(_to_float)
+]
+Gibibytes = Annotated[
+    float, Field(allow_inf_nan=False, gt=0, le=65_536), BeforeValidator(_to_float)
+]
+Percentile = Annotated[float, Field(allow_inf_nan=False, gt=0, lt=100), BeforeValidator(_to_float)]
 
 
 def _to_date(value: object) -> object:
