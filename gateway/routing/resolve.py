@@ -82,7 +82,7 @@ def is_authorised(snapshot: FleetSnapshot, resolved: Resolved, scope: KeyScope) 
         is_granted = _reaches(snapshot, resolved.deployments[0], scope)
     else:
         is_granted = scope.names(resolved.model)
-    return is_granted or (resolved.kind is NameKind.ALIAS and scope.spells_out(resolved.name))
+    return is_granted or scope.spells_out(resolved.name)
 
 
 def usable_names(snapshot: FleetSnapshot, scope: KeyScope) -> tuple[str, ...]:
