@@ -174,6 +174,18 @@ def test_a_busy_time_quote_is_the_hourly_rate_over_the_measured_speed() -> None:
     )
 
 
+def test_the_upper_bound_leaves_room_for_rounding_a_split_prompt_up_line_by_line() -> None:
+    halves = PriceVersion(source="test", rates={Meter.INPUT: Rate(pico_usd=3, per_units=2)})
+    workload = Workload(prompt_tokens=3, expected_output_tokens=0, max_output_tokens=0)
+    quoted = quote(workload, halves)
+    charged = charge(Usage(input_tokens=1, cache_read_tokens=1, cache_write_tokens=1), halves)
+    assert isinstance(quoted, Quote)
+    assert isinstance(charged, Charge)
+    # Each line of 1.5 is charged as 2, while 3 tokens in one line would be 4.
+    assert charged.total_pico_usd == 6
+    assert quoted.upper_bound_pico_usd >= 6
+
+
 @given(
     price=token_prices, data=st.data(),
     prompt=st.integers(min_value=0, max_value=10**6), output=st.integers(min_value=0, max_value=10**6),

@@ -475,6 +475,7 @@ def test_a_deployment_that_is_only_too_short_makes_the_length_to_blame() -> None
 def test_a_ceiling_excludes_what_may_cost_more() -> None:
     decision = ask(CHEAP, DEAR, max_pico_usd=58_000_000)
     assert order(decision) == ["cheap/m"]
+    assert decision.reachable == {"cheap/m"}
     assert decision.excluded[0].stage is Stage.PRICE
     assert decision.excluded[0].reason == "may cost up to 0.0065 USD"
 
