@@ -63,7 +63,7 @@ def test_tenants_share_tokens_not_requests() -> None:
         queue.push(make(b"short", prompt_tokens=10))
         queue.push(make(b"long", prompt_tokens=100))
     served = [queue.take_head() for _ in range(110)]
-    tokens = {name: 0 for name in (b"short", b"long")}
+    tokens = dict.fromkeys((b"short", b"long"), 0)
     for sequence in served:
         tokens[sequence.namespace] += service_cost(sequence)
     assert tokens[b"short"] / tokens[b"long"] == pytest.approx(1, abs=0.2)
