@@ -52,10 +52,6 @@ class Rate:
         if self.per_units < 1:
             raise InvalidAmount(f"a rate is per 1 unit or more, got per {self.per_units}")
 
-    def as_fraction(self) -> Fraction:
-        """Picodollars per unit, exactly; for comparing rates."""
-        return Fraction(self.pico_usd, self.per_units)
-
 
 def line_cost(units: int, rate: Rate) -> PicoUsd:
     """Price one usage line; the only place where money of ours is rounded (once, half-even).

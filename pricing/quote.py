@@ -210,14 +210,13 @@ def _token_bound(workload: Workload, version: PriceVersion) -> PicoUsd | Unprice
     ):
         if units == 0:
             continue
-        rates = [rate for meter in meters if (rate := version.rate_for(meter)) is not None]
+        rates = [version.rates[meter] for meter in meters if meter in version.rates]
         if not rates:
             return Unpriced(reason=f"no rate for {meters[0]}")
-        dearest = max(rates, key=Rate.as_fraction)
         # Counts split over several meters are rounded once per line, each up by at most half.
         is_exact = all(rate.per_units == 1 for rate in rates)
         rounding = 0 if is_exact else len(meters)
-        total += line_cost(units, dearest) + rounding
+        total += max(line_cost(units, rate) for rate in rates) + rounding
     fee = version.rates.get(Meter.REQUESTS)
     return PicoUsd(total if fee is None else total + line_cost(1, fee))
 

@@ -87,10 +87,9 @@ class Decision:
 class _Question:
     """Everything that a stage may look at."""
 
-    snapshot: FleetSnapshot
     resolved: Resolved
+    is_authorised: bool
     allowed: frozenset[str]
-    scope: KeyScope
     needs: RequestNeeds
     max_pico_usd: int | None
     privacy_reasons: Mapping[str, str]
@@ -133,10 +132,9 @@ def decide(
     workloads = {view.name: needs.workload(view) for view in views}
     prices = {view.name: _price(view, now) for view in views}
     question = _Question(
-        snapshot=snapshot,
         resolved=resolved,
+        is_authorised=is_authorised(snapshot, resolved, scope),
         allowed=allowed,
-        scope=scope,
         needs=needs,
         max_pico_usd=max_pico_usd,
         privacy_reasons=privacy_reasons or {},
@@ -201,7 +199,7 @@ def _offer(question: _Question, view: DeploymentView) -> Offer:
 
 
 def _scope_fault(question: _Question, view: DeploymentView) -> str | None:
-    if is_authorised(question.snapshot, question.resolved, question.scope):
+    if question.is_authorised:
         return None
     return f"the key may not use {question.resolved.name} and through it {view.name}"
 

@@ -80,13 +80,11 @@ def rank(offers: Sequence[Offer], strategy: Strategy) -> tuple[Candidate, ...]:
         strategy: What decides.
     """
     # Sorting is stable, so the operator's order needs no key of its own.
-    by_price = sorted(offers, key=_price_key)
-    measured = [
-        (offer, score) for offer in by_price if (score := _score(offer, strategy)) is not None
-    ]
+    scored = [(offer, _score(offer, strategy)) for offer in sorted(offers, key=_price_key)]
+    measured = [(offer, score) for offer, score in scored if score is not None]
     measured.sort(key=lambda pair: pair[1])
     chosen = [offer for offer, _ in measured]
-    others = [offer for offer in by_price if _score(offer, strategy) is None]
+    others = [offer for offer, score in scored if score is None]
     return tuple(
         Candidate(
             deployment=offer.view.name,

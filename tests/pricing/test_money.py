@@ -69,7 +69,6 @@ def test_more_units_never_cost_less(units: int, more: int, rate: Rate) -> None:
 @given(units=units, rate=rates, factor=st.integers(min_value=1, max_value=1000))
 def test_the_way_a_fraction_is_written_does_not_matter(units: int, rate: Rate, factor: int) -> None:
     scaled = Rate(pico_usd=rate.pico_usd * factor, per_units=rate.per_units * factor)
-    assert scaled.as_fraction() == rate.as_fraction()
     assert line_cost(units, scaled) == line_cost(units, rate)
 
 
