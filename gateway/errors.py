@@ -5,6 +5,7 @@ GatewayError
     InvalidRequest           bad JSON, wrong type, bad header
     UnsupportedParameter     no candidate can honour a parameter
     ContextLengthExceeded    too long for every candidate
+    MaxUsdExceeded           no candidate stays within the request's own ceiling
     BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound
   AccessFault                the key must change
     InvalidApiKey, ModelNotAllowed, PrivacyDenied
@@ -62,6 +63,10 @@ class UnsupportedParameter(CallerFault):
 
 class ContextLengthExceeded(CallerFault):
     """The prompt is too long for every candidate."""
+
+
+class MaxUsdExceeded(CallerFault):
+    """No candidate stays within the ceiling that the request set for itself."""
 
 
 class BodyTooLarge(CallerFault):

@@ -1,8 +1,8 @@
 """OpenAI's chat wire facing clients: events out, as chunks of a stream or as one answer.
 
-Frames of an upstream that speaks the same wire pass as they are. Events without a frame (the
-local engine's) are encoded here. Usage is the one member that Fareway adds to: `usage.cost_usd`, and
-in the last chunk of a stream the `fareway` object with what headers could not name yet.
+Frames of an upstream that speaks the same wire pass as they are. Events without a frame (the local
+engine's) are encoded here. Usage is the one member that Fareway adds to: `usage.cost_usd`, and in
+the last chunk of a stream the `fareway` object with what headers could not name yet.
 """
 
 from __future__ import annotations

@@ -14,10 +14,16 @@ import msgspec
 from msgspec import Meta, Raw
 
 from gateway.dialects.controls import without_controls
-from gateway.errors import ContextLengthExceeded, InvalidRequest
+from gateway.errors import InvalidRequest
 
 BYTES_PER_TOKEN = 4
 """A token's usual length in English text; for estimates before dispatch only."""
+
+BYTES_PER_TOKEN_HIGH = 6
+"""A long average: a prompt that does not fit by this count does not fit."""
+
+TEMPLATE_TOKENS_MAX = 1024
+"""What a chat template adds to a prompt at the most, a default system message included."""
 
 _GATEWAY_FIELDS = frozenset({"model", "stream", "stream_options"})
 _NULL = b"null"
@@ -75,6 +81,9 @@ class ParsedChat:
         fields_used: Names of the members whose value is not null: what a deployment must honour.
         metadata: The client's metadata, Fareway's keys included; None when there is none.
         prompt_tokens_estimate: From the messages' length, at least 1.
+        prompt_tokens_low: An estimate that errs on the low side, for questions of fit.
+        prompt_tokens_max: No tokenizer makes more tokens of the messages: one per byte, and what
+            templates and tools add.
         max_output_tokens: The client's bound per choice, None when it set none.
         choices: How many answers were asked for.
         has_media: Whether a message part is something other than text.
@@ -87,6 +96,8 @@ class ParsedChat:
     fields_used: frozenset[str]
     metadata: dict[str, Raw] | None
     prompt_tokens_estimate: int
+    prompt_tokens_low: int
+    prompt_tokens_max: int
     max_output_tokens: int | None
     choices: int
     has_media: bool
@@ -118,6 +129,8 @@ def parse(body: bytes) -> ParsedChat:
         fields_used=frozenset(name for name, raw in fields.items() if bytes(raw) != _NULL),
         metadata=head.metadata,
         prompt_tokens_estimate=max(1, len(bytes(head.messages)) // BYTES_PER_TOKEN),
+        prompt_tokens_low=max(1, len(bytes(head.messages)) // BYTES_PER_TOKEN_HIGH),
+        prompt_tokens_max=len(body) + TEMPLATE_TOKENS_MAX,
         max_output_tokens=_output_bound(head),
         choices=head.n or 1,
         has_media=has_media,
@@ -209,12 +222,3 @@ def _output_bound(head: _Head) -> int | None:
             param="max_tokens",
         )
     return new if new is not None else old
-
-
-def too_long(prompt_tokens: int, limit_tokens: int) -> ContextLengthExceeded:
-    """The error for a prompt that no candidate's window holds; states both numbers."""
-    return ContextLengthExceeded(
-        f"the prompt has about {prompt_tokens} tokens, the largest context window among the"
-        f" candidates is {limit_tokens}: {prompt_tokens - limit_tokens} too many",
-        param="messages",
-    )

@@ -37,6 +37,7 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.ContextLengthExceeded: ErrorRow(
         status=400, type=_INVALID, code="context_length_exceeded"
     ),
+    errors.MaxUsdExceeded: ErrorRow(status=400, type=_INVALID, code="max_usd_exceeded"),
     errors.InvalidApiKey: ErrorRow(status=401, type="authentication_error", code="invalid_api_key"),
     errors.ModelNotAllowed: ErrorRow(status=403, type="permission_error", code="model_not_allowed"),
     errors.PrivacyDenied: ErrorRow(status=403, type="permission_error", code="privacy_denied"),

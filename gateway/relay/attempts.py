@@ -16,6 +16,7 @@ import anyio
 from gateway.clock import Clock
 from gateway.dialects.openai_answer import AnswerEncoder, FinalFacts
 from gateway.errors import GatewayError
+from gateway.health import HealthBoard
 from gateway.ledger.errors import SpoolError
 from gateway.ledger.records import AttemptStatus, Settlement
 from gateway.relay.client_stream import ClientStream, HeaderPairs
@@ -26,7 +27,7 @@ from gateway.telemetry.metrics import Metrics
 from pricing.money import PicoUsd, format_usd
 from pricing.price_book import PriceVersion, Unpriced
 from providers.contract import AttemptFacts, ChatRequest, Deadlines, Provider
-from providers.errors import ProviderError, UpstreamFault
+from providers.errors import CapacityError, ProviderError, UpstreamFault
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Job:
         allows_empty: Whether an answer without content is what was asked for (`max_tokens: 0`).
         accepted_s: Monotonic instant at which the request was accepted.
         headers: Headers that do not depend on the attempt.
+        adapted: Changes to the request that were made before any attempt.
     """
 
     booking: Booking
@@ -72,6 +74,7 @@ class Job:
     allows_empty: bool
     accepted_s: float
     headers: HeaderPairs
+    adapted: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ class Relay:
         clock: For durations.
         rng: For jitter.
         metrics: Counters and histograms.
+        health: Told about pauses that upstreams ask for.
         status_of: The HTTP status that an error will have, for the ledger's row.
     """
 
@@ -113,6 +117,7 @@ class Relay:
     clock: Clock
     rng: random.Random
     metrics: Metrics
+    health: HealthBoard
     status_of: Callable[[GatewayError], int]
 
     async def run(self, job: Job, client: ClientStream) -> None:
@@ -159,6 +164,8 @@ class Relay:
                 await attempt.run()
             except ProviderError as error:
                 failures.append(Failure(deployment=candidate.deployment, error=error))
+                if isinstance(error, CapacityError) and error.retry_after_s:
+                    self.health.pause(candidate.deployment, error.retry_after_s)
             else:
                 return
             step = None
@@ -188,6 +195,7 @@ class Relay:
             (b"x-fareway-attempts", str(attempts).encode()),
             (b"x-fareway-overhead-ms", f"{overhead_ms:.1f}".encode()),
         ]
+        adapted = [*job.adapted, *adapted]
         if adapted:
             headers.append((b"x-fareway-adapted", header_text(", ".join(adapted))))
         return headers

@@ -1,9 +1,9 @@
 """In which order a decision's candidates are tried, and when to stop; pure.
 
-Every candidate once, in the decision's order, then again from the first, until the attempts or
-the seconds are used up. A deployment that is tried again gets a pause: what it asked for, else a growing
-one. A fault of the caller ends it at once, except that a prompt too long for one window may fit
-another deployment's.
+Every candidate once, in the decision's order, then again from the first, until the attempts or the
+seconds are used up. A deployment that is tried again gets a pause: what it asked for, else a
+growing one. A fault of the caller ends it at once, except that a prompt too long for one window
+may fit another deployment's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""From an authenticated, parsed request to a job: tags, frozen allowed set, decision."""

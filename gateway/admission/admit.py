@@ -1,0 +1,179 @@
+"""Admit a request: close its tags, freeze what it may reach, decide; or refuse it.
+
+`fareway explain` calls the same function, so that what it prints is what would happen. Nothing here
+does input or output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gateway import errors
+from gateway.auth.directory import Principal
+from gateway.dialects.controls import Controls
+from gateway.dialects.openai_chat import ParsedChat
+from gateway.fleet import Fleet
+from gateway.health import HealthBoard
+from gateway.privacy.errors import UnknownTag
+from gateway.privacy.policy import Policy
+from gateway.routing.decision import Decision, decide
+from gateway.routing.needs import RequestNeeds
+from gateway.routing.refusal import Refusal, RefusalCode
+from gateway.routing.scope import KeyScope
+from providers.contract import Provider
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_REFUSALS: Mapping[RefusalCode, type[errors.GatewayError]] = {
+    RefusalCode.MODEL_NOT_FOUND: errors.ModelNotFound,
+    RefusalCode.MODEL_NOT_ALLOWED: errors.ModelNotAllowed,
+    RefusalCode.PRIVACY_DENIED: errors.PrivacyDenied,
+    RefusalCode.UNSUPPORTED_PARAMETER: errors.UnsupportedParameter,
+    RefusalCode.CONTEXT_LENGTH_EXCEEDED: errors.ContextLengthExceeded,
+    RefusalCode.MAX_USD_EXCEEDED: errors.MaxUsdExceeded,
+    RefusalCode.PRIVATE_CAPACITY_UNAVAILABLE: errors.PrivateCapacityUnavailable,
+    RefusalCode.NO_HEALTHY_DEPLOYMENT: errors.NoHealthyDeployment,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamRules:
+    """What a team's configuration adds to each of its requests.
+
+    Attributes:
+        tags: Floor of the team.
+        projects: Names of its projects.
+        models: Patterns that the team may use, None for all.
+    """
+
+    tags: frozenset[str] = frozenset()
+    projects: frozenset[str] = frozenset()
+    models: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Everything that admission looks at; immutable but for the health board's values.
+
+    Attributes:
+        fleet: What can be called.
+        policy: The proved policy.
+        teams: Rules per team.
+        providers: By name.
+        health: What is up.
+    """
+
+    fleet: Fleet
+    policy: Policy
+    teams: Mapping[str, TeamRules]
+    providers: Mapping[str, Provider]
+    health: HealthBoard
+
+    def admit(
+        self, principal: Principal, parsed: ParsedChat, controls: Controls, *, wall_us: int
+    ) -> Admitted:
+        """Decide where a request may go.
+
+        Args:
+            principal: Who asks.
+            parsed: The checked body.
+            controls: What the client asked of the gateway; they only narrow.
+            wall_us: Microseconds since the epoch, for prices and claims.
+
+        Raises:
+            InvalidRequest: A tag or project that does not exist.
+        """
+        at = _EPOCH + timedelta(microseconds=wall_us)
+        rules = self._rules(principal)
+        project = self._project(principal, controls, rules)
+        try:
+            tags = self.policy.close(rules.tags | controls.tags)
+        except UnknownTag as error:
+            raise errors.InvalidRequest(str(error), param="x-fareway-tags") from error
+        decision = decide(
+            self.fleet.snapshot(providers=self.providers, health=self.health, at=at),
+            model=parsed.model,
+            allowed=self.policy.allowed(tags, at=at),
+            scope=self.scope(principal),
+            needs=RequestNeeds(
+                prompt_tokens_estimate=parsed.prompt_tokens_low,
+                max_prompt_tokens=parsed.prompt_tokens_max,
+                max_output_tokens=parsed.max_output_tokens,
+                fields=parsed.fields_used,
+                has_media=parsed.has_media,
+                n=parsed.choices,
+            ),
+            now=at,
+            max_pico_usd=controls.max_pico_usd,
+            privacy_reasons=self.policy.reasons(tags, at=at),
+        )
+        return Admitted(decision=decision, tags=tuple(sorted(tags)), project=project)
+
+    def scope(self, principal: Principal) -> KeyScope:
+        """What a key may ask for: its own models within its team's.
+
+        Raises:
+            ModelNotAllowed: Its team is not in the configuration any more.
+        """
+        return KeyScope(models=_scope_models(principal, self._rules(principal)))
+
+    def _rules(self, principal: Principal) -> TeamRules:
+        if not principal.team:
+            return TeamRules()
+        rules = self.teams.get(principal.team)
+        if rules is None:
+            # The team was taken out of the configuration; its keys must not fall back to no floor.
+            raise errors.ModelNotAllowed(
+                f"team {principal.team!r} is not in the configuration any more"
+            )
+        return rules
+
+    def _project(self, principal: Principal, controls: Controls, rules: TeamRules) -> str:
+        wanted = controls.project
+        if wanted is None or wanted == principal.project:
+            return principal.project
+        if principal.project:
+            raise errors.InvalidRequest(
+                f"this key belongs to project {principal.project!r} and cannot book on {wanted!r}",
+                param="x-fareway-project",
+            )
+        if wanted not in rules.projects:
+            raise errors.InvalidRequest(
+                f"team {principal.team!r} has no project {wanted!r}", param="x-fareway-project"
+            )
+        return wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """The outcome of admission.
+
+    Attributes:
+        decision: Candidates in order with reasons, or a refusal.
+        tags: Closed tags, sorted.
+        project: Project to book on, empty for none.
+    """
+
+    decision: Decision
+    tags: tuple[str, ...]
+    project: str
+
+
+def refusal_error(refusal: Refusal) -> errors.GatewayError:
+    """The error that a refusal becomes."""
+    return _REFUSALS[refusal.code](
+        refusal.message, param=refusal.param, retry_after_s=refusal.retry_after_s
+    )
+
+
+def _scope_models(principal: Principal, rules: TeamRules) -> tuple[str, ...] | None:
+    """The key's models within the team's; both lists hold names or patterns."""
+    if principal.models is None:
+        return rules.models
+    own = tuple(sorted(principal.models))
+    if rules.models is None:
+        return own
+    team = KeyScope(models=rules.models)
+    return tuple(name for name in own if team.names(name))

@@ -1,0 +1,203 @@
+"""The composition root: from a checked configuration to a worker's service. The only one."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gateway.admission.admit import Admission, TeamRules
+from gateway.auth.directory import KeyDirectory, KeyRecord, KeySnapshot
+from gateway.clock import Clock, uuid7_maker
+from gateway.fleet import Fleet, build_fleet, build_policy
+from gateway.health import HealthBoard
+from gateway.http.errors import row_of
+from gateway.http.service import Service
+from gateway.ledger.spool import Durability, Health, SpoolWriter
+from gateway.privacy.oracle import verify
+from gateway.privacy.policy import Policy
+from gateway.process.channel import Channel
+from gateway.relay.attempts import Relay, RelayLimits
+from gateway.relay.journal import Journal
+from gateway.settings.declared_keys import fixed_key_records, load_admin_key
+from gateway.settings.document import Settings
+from gateway.settings.loader import LoadedConfig
+from gateway.settings.secrets import Label, load_master_keys
+from gateway.telemetry.metrics import Metrics
+from providers.contract import Deadlines, Provider
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+INSTANTS_MAX = 16
+"""Expiries that the check at start looks at, the nearest first."""
+
+
+class PolicyUnproved(Exception):
+    """The compiled policy and the independent oracle disagree; nothing may be served with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a worker needs to recognise keys, hashed.
+
+    Attributes:
+        declared: Keys of the configuration file.
+        admin_digest: HMAC of the administrator's key.
+        peppers: The current one first.
+        namespace_key: Tenant namespaces are derived with it.
+    """
+
+    declared: tuple[KeyRecord, ...]
+    admin_digest: bytes | None
+    peppers: Sequence[bytes]
+    namespace_key: bytes
+
+    def directory(self, database_keys: Sequence[KeyRecord], revision: int) -> KeyDirectory:
+        """All keys, of the file and of the database.
+
+        Raises:
+            ValueError: A key is declared twice.
+        """
+        snapshot = KeySnapshot(
+            revision=revision,
+            records=(*self.declared, *database_keys),
+            admin_digest=self.admin_digest,
+        )
+        return KeyDirectory(snapshot, peppers=self.peppers, namespace_key=self.namespace_key)
+
+
+def load_credentials(config: LoadedConfig, environ: Mapping[str, str]) -> Credentials:
+    """Read and hash the keys of the configuration.
+
+    Raises:
+        SettingsError: A secret is missing or malformed.
+    """
+    master = load_master_keys(config, environ=environ, random_bytes=secrets.token_bytes)
+    pepper = master.derive(Label.KEY_PEPPER)
+    admin = load_admin_key(config, environ=environ, pepper=pepper, random_bytes=secrets.token_bytes)
+    return Credentials(
+        declared=fixed_key_records(config, environ=environ, pepper=pepper),
+        admin_digest=admin.digest,
+        peppers=master.derive_all(Label.KEY_PEPPER),
+        namespace_key=master.derive(Label.NAMESPACE),
+    )
+
+
+def proved_policy(settings: Settings, clock: Clock) -> Policy:
+    """Compile the policy and hold it against the oracle.
+
+    Raises:
+        PolicyUnproved: With the first counter-examples.
+    """
+    policy = build_policy(settings)
+    at = _EPOCH + timedelta(microseconds=clock.wall_us())
+    # At the instants of expiry too: what is allowed then must still be what the oracle says.
+    expiries = {
+        claim.expires_at
+        for deployment in policy.source.deployments
+        for claim in deployment.claims
+        if claim.expires_at is not None
+    }
+    verdict = verify(
+        policy,
+        policy.source,
+        instants=[at, *sorted(expiries)[:INSTANTS_MAX]],
+        floors=[team.tags for team in settings.teams.values()],
+    )
+    if verdict.counter_examples:
+        shown = "; ".join(str(one) for one in verdict.counter_examples[:3])
+        raise PolicyUnproved(f"the privacy policy does not hold against its oracle: {shown}")
+    return policy
+
+
+def build_service(
+    *,
+    config: LoadedConfig,
+    credentials: Credentials,
+    database_keys: Sequence[KeyRecord],
+    revision: int,
+    providers: Mapping[str, Provider],
+    health: HealthBoard,
+    spool: SpoolWriter,
+    clock: Clock,
+    supervisor: Channel | None,
+) -> Service:
+    """Put a worker's service together.
+
+    Raises:
+        PolicyUnproved: The policy does not hold.
+        ValueError: A key is declared twice.
+    """
+    settings = config.settings
+    rng = random.Random()  # seeded by the kernel
+    metrics = Metrics()
+    new_id = uuid7_maker(clock, rng)
+    relay = Relay(
+        providers=providers,
+        journal=Journal(spool=spool, clock=clock, new_id=new_id),
+        limits=relay_limits(settings),
+        clock=clock,
+        rng=rng,
+        metrics=metrics,
+        health=health,
+        status_of=lambda error: row_of(error).status,
+    )
+    return Service(
+        directory=credentials.directory(database_keys, revision),
+        admission=build_admission(settings, providers=providers, health=health, clock=clock),
+        relay=relay,
+        metrics=metrics,
+        clock=clock,
+        new_id=new_id,
+        max_body_bytes=settings.server.max_body_mib * 1024 * 1024,
+        supervisor=supervisor,
+        spool_fault=lambda: "" if spool.health is Health.OK else spool.health_reason,
+        started_s=clock.wall_us() // 1_000_000,
+    )
+
+
+def build_admission(
+    settings: Settings,
+    *,
+    providers: Mapping[str, Provider],
+    health: HealthBoard,
+    clock: Clock,
+    fleet: Fleet | None = None,
+) -> Admission:
+    """What decides about requests; `fareway explain` makes the same one.
+
+    Raises:
+        PolicyUnproved: The policy does not hold.
+    """
+    return Admission(
+        fleet=fleet or build_fleet(settings),
+        policy=proved_policy(settings, clock),
+        teams={
+            name: TeamRules(
+                tags=frozenset(team.tags),
+                projects=frozenset(team.projects),
+                models=team.models,
+            )
+            for name, team in settings.teams.items()
+        },
+        providers=providers,
+        health=health,
+    )
+
+
+def relay_limits(settings: Settings) -> RelayLimits:
+    """The relay's settings."""
+    timeouts = settings.server.timeouts
+    return RelayLimits(
+        deadlines=Deadlines(
+            connect_s=timeouts.connect_s,
+            first_token_s=timeouts.first_token_s,
+            between_tokens_s=timeouts.between_tokens_s,
+            total_s=timeouts.total_s,
+        ),
+        attempts_max=settings.routing.retries.attempts,
+        within_s=settings.routing.retries.within_s,
+        heartbeat_s=settings.server.heartbeat_s,
+        is_strict=settings.storage.durability == Durability.STRICT.value,
+    )

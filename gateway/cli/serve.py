@@ -1,0 +1,49 @@
+"""`fareway serve`: run the gateway until it is told to stop."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import anyio
+import typer
+
+from gateway.app import PolicyUnproved
+from gateway.cli.faults import CliFault
+from gateway.cli.options import ConfigOption
+from gateway.clock import system_clock
+from gateway.process.serve import prepare
+from gateway.process.supervisor import ServeError
+from gateway.settings.environment import config_path, process_environ
+from gateway.settings.loader import load
+from gateway.telemetry.logs import set_up_logging
+
+
+def serve(config: ConfigOption = None) -> None:
+    """Run the gateway: supervisor, workers, ledger process and engines."""
+    from pathlib import Path
+
+    environ = process_environ()
+    path = config or config_path(environ, Path.cwd())
+    loaded = load(path, environ=environ, today=datetime.now(UTC).date())
+    set_up_logging("supervisor")
+    for warning in loaded.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    try:
+        prepared = prepare(
+            loaded,
+            config_path=None if path is None else path.absolute(),
+            environ=environ,
+            clock=system_clock(),
+            on_ready=lambda url: typer.echo(f"fareway is ready at {url}/v1", err=True),
+            on_progress=_say_progress,
+        )
+        if prepared.admin_key_once is not None:
+            typer.echo(f"administrator's key, shown only now: {prepared.admin_key_once}", err=True)
+        anyio.run(prepared.supervisor.run)
+    except (ServeError, PolicyUnproved) as error:
+        raise CliFault(str(error)) from error
+
+
+def _say_progress(done_bytes: int, total_bytes: int | None, what: str) -> None:
+    if total_bytes is not None and done_bytes == total_bytes:
+        typer.echo(f"fetched {what} ({total_bytes // 1_000_000} MB)", err=True)

@@ -1,0 +1,221 @@
+"""Everything that can be called, as configured: names, prices, trust; and the snapshot of a moment.
+
+Built once per activated configuration. What changes while it runs (engines that come and go,
+deployments that asked for a pause, measured speeds) lives in `gateway.health` and enters a snapshot
+as values, so that a decision stays pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+
+from gateway.health import HealthBoard
+from gateway.privacy.model import (
+    LOCAL,
+    TagRule,
+    TrustClaim,
+    TrustedDeployment,
+    shipped_implications,
+)
+from gateway.privacy.policy import Policy
+from gateway.routing.snapshot import DeploymentView, FleetSnapshot
+from gateway.settings import trust as trust_settings
+from gateway.settings.document import Settings
+from gateway.settings.models import DeploymentSettings
+from gateway.settings.prices import PriceSettings
+from gateway.settings.providers import LocalProvider, ProviderSettings
+from pricing.money import Rate, rate_per_hour_us, rate_per_mtok, rate_per_unit
+from pricing.price_book import Basis, PriceBook, PriceVersion
+from pricing.usage import Meter
+from providers.contract import Provider
+
+NOMINAL_GPU_USD_PER_HOUR = "0.10"
+"""This machine's rate where the configuration gives none; marked in every report."""
+
+_AUDIO_MS_PER_MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The configured fleet.
+
+    Attributes:
+        deployments: Names, `provider/model-id`, in the order of the file.
+        models: Deployments per logical model.
+        aliases: What an alias stands for.
+        prices: Effective-dated prices per deployment.
+        region: Where this machine stands, None when not configured.
+        local: Names of the deployments that the embedded engine serves.
+    """
+
+    deployments: tuple[str, ...]
+    models: Mapping[str, tuple[str, ...]]
+    aliases: Mapping[str, str]
+    prices: PriceBook
+    region: str | None
+    local: frozenset[str]
+
+    def snapshot(
+        self, *, providers: Mapping[str, Provider], health: HealthBoard, at: datetime
+    ) -> FleetSnapshot:
+        """The fleet at one instant.
+
+        Args:
+            providers: By name; they know what their models can do.
+            health: What is up, and how fast.
+            at: Aware instant, for prices.
+        """
+        views: dict[str, DeploymentView] = {}
+        for name in self.deployments:
+            provider, _, model_id = name.partition("/")
+            state = health.state(name)
+            views[name] = DeploymentView(
+                name=name,
+                price=self.prices.lookup(name, at),
+                capabilities=providers[provider].capabilities(model_id),
+                speed=health.speed(name),
+                is_available=state.is_available,
+                unavailable_reason=state.reason,
+                retry_after_s=state.retry_after_s,
+                region=self.region if name in self.local else None,
+            )
+        return FleetSnapshot(deployments=views, models=self.models, aliases=self.aliases)
+
+
+def build_fleet(settings: Settings) -> Fleet:
+    """Collect the deployments of a configuration with their prices.
+
+    Raises:
+        PriceBookError: Prices of a deployment contradict each other.
+    """
+    listed = _listed(settings)
+    models = {
+        name: tuple(entry.deployment for entry in model.deployments)
+        for name, model in settings.models.items()
+    }
+    return Fleet(
+        deployments=tuple(listed),
+        models=models,
+        aliases={alias: name for name, model in settings.models.items() for alias in model.aliases},
+        prices=PriceBook(
+            {
+                name: _versions(entry, settings.providers[name.partition("/")[0]])
+                for name, entry in listed.items()
+            }
+        ),
+        region=settings.server.region,
+        local=frozenset(
+            name
+            for name in listed
+            if isinstance(settings.providers[name.partition("/")[0]], LocalProvider)
+        ),
+    )
+
+
+def build_policy(settings: Settings) -> Policy:
+    """Compile the privacy policy over every deployment of a configuration.
+
+    Raises:
+        PolicyError: With every problem.
+    """
+    return Policy.compile(
+        tags={
+            name: TagRule(
+                require=frozenset(tag.require), implies=frozenset(tag.implies), deny=tag.deny
+            )
+            for name, tag in settings.privacy.tags.items()
+        },
+        floor=settings.privacy.floor,
+        deployments=[
+            TrustedDeployment(
+                name=name, claims=_claims(entry, settings.providers[name.partition("/")[0]])
+            )
+            for name, entry in _listed(settings).items()
+        ],
+        implications=shipped_implications(settings.server.region),
+    )
+
+
+def _listed(settings: Settings) -> dict[str, DeploymentSettings]:
+    """Every deployment once: those of models first, then local models that no model lists."""
+    found: dict[str, DeploymentSettings] = {}
+    for model in settings.models.values():
+        for entry in model.deployments:
+            # One deployment has one price and one trust; a bare mention adds nothing to it.
+            known = found.get(entry.deployment)
+            if known is None or (not known.price and known.trust is None):
+                found[entry.deployment] = entry
+    for name, provider in settings.providers.items():
+        if isinstance(provider, LocalProvider):
+            for local in provider.models:
+                deployment = f"{name}/{local.id}"
+                found.setdefault(deployment, DeploymentSettings(deployment=deployment))
+    return found
+
+
+def _claims(entry: DeploymentSettings, provider: ProviderSettings) -> tuple[TrustClaim, ...]:
+    stated = entry.trust if entry.trust is not None else provider.trust
+    claims = tuple(_claim(one) for one in stated or ())
+    # What runs in a process of ours is local as a matter of fact, whatever else is claimed.
+    return (*claims, TrustClaim(attribute=LOCAL)) if isinstance(provider, LocalProvider) else claims
+
+
+def _claim(stated: trust_settings.TrustClaim) -> TrustClaim:
+    expires_at = None
+    if stated.expires is not None:
+        expires_at = datetime.combine(stated.expires, time.min, tzinfo=UTC)
+    return TrustClaim(
+        attribute=stated.attribute, expires_at=expires_at, evidence=stated.evidence or ""
+    )
+
+
+def _versions(entry: DeploymentSettings, provider: ProviderSettings) -> Sequence[PriceVersion]:
+    stated = entry.price or provider.price
+    if not stated and isinstance(provider, LocalProvider):
+        rate = rate_per_hour_us(NOMINAL_GPU_USD_PER_HOUR)
+        return [
+            PriceVersion(
+                rates={Meter.GPU_US: rate},
+                source="nominal rate of this machine",
+                basis=Basis.GPU_TIME,
+                is_nominal=True,
+            )
+        ]
+    ends = [price.valid_from for price in stated[1:]] + [None]
+    return [
+        PriceVersion(
+            rates=dict(_rates(price)),
+            source="configuration",
+            basis=Basis.GPU_TIME if price.is_by_hour else Basis.TOKENS,
+            valid_from=price.valid_from,
+            valid_to=end,
+        )
+        for price, end in zip(stated, ends, strict=True)
+    ]
+
+
+def _rates(price: PriceSettings) -> Iterator[tuple[Meter, Rate]]:
+    per_mtok = {
+        Meter.INPUT: price.input_usd_per_mtok,
+        Meter.CACHE_READ: price.cached_input_usd_per_mtok,
+        Meter.CACHE_WRITE: price.cache_write_usd_per_mtok,
+        Meter.OUTPUT: price.output_usd_per_mtok,
+        Meter.REASONING: price.reasoning_usd_per_mtok,
+    }
+    for meter, amount in per_mtok.items():
+        if amount is not None:
+            yield meter, rate_per_mtok(amount)
+    if price.request_usd is not None:
+        yield Meter.REQUESTS, rate_per_unit(price.request_usd)
+    if price.image_usd is not None:
+        yield Meter.IMAGES, rate_per_unit(price.image_usd)
+    if price.audio_usd_per_minute is not None:
+        minute = rate_per_unit(price.audio_usd_per_minute)
+        yield (
+            Meter.AUDIO_MS,
+            Rate(pico_usd=minute.pico_usd, per_units=minute.per_units * _AUDIO_MS_PER_MINUTE),
+        )
+    if price.gpu_usd_per_hour is not None:
+        yield Meter.GPU_US, rate_per_hour_us(price.gpu_usd_per_hour, price.gpus or 1)

@@ -1,0 +1,170 @@
+"""The worker's ASGI application: hot routes here, everything else in FastAPI, loaded on first use.
+
+Vendors' own path prefixes (`/openai/v1`, `/inference/v1`, `/v1`) reach the same routes, so that a
+vendor's unmodified SDK works after swapping the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, cast
+
+import msgspec
+
+from gateway import errors
+from gateway.http.chat import ChatCall, authenticate, request_id_headers
+from gateway.http.errors import error_headers, openai_body, row_of
+from gateway.http.messages import AsgiApplication, Headers, Receive, Scope
+from gateway.http.models import model_entry, model_list
+from gateway.http.service import Service
+from gateway.relay.client_stream import Send
+from gateway.telemetry.metrics import PROMETHEUS_CONTENT_TYPE
+
+VENDOR_PREFIXES: Final = ("/openai/v1/", "/inference/v1/")
+MODELS_PREFIX: Final = "/v1/models/"
+_SLOW_PREFIXES: Final = ("/ui", "/admin/v1/", "/openapi.json")
+
+Handler = Callable[[Headers, Receive, Send], Awaitable[None]]
+
+
+class _Health(msgspec.Struct):
+    status: str
+    reasons: list[str]
+    engines: Mapping[str, str]
+
+
+class Application:
+    """Answers a worker's requests.
+
+    Args:
+        service: The worker's parts.
+        make_pages: Makes the FastAPI application behind the hot routes.
+    """
+
+    def __init__(self, service: Service, make_pages: Callable[[Service], AsgiApplication]) -> None:
+        self.service = service
+        self._make_pages = make_pages
+        self._pages: AsgiApplication | None = None
+        self._routes: Mapping[str, Mapping[str, Handler]] = {
+            "/v1/chat/completions": {"POST": self._chat},
+            "/v1/models": {"GET": self._models},
+            "/healthz": {"GET": self._healthz},
+            "/readyz": {"GET": self._readyz},
+            "/metrics": {"GET": self._metrics},
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the ASGI specification, version 3."""
+        if scope["type"] != "http":
+            return  # websockets are closed by the server when nobody accepts them
+        path = canonical_path(cast("str", scope["path"]))
+        if path.startswith(_SLOW_PREFIXES):
+            await self._slow(scope, receive, send)
+            return
+        headers = cast("Headers", scope["headers"])
+        method = cast("str", scope["method"])
+        try:
+            handler = self._handler(path, method)
+        except errors.GatewayError as error:
+            await self._send_error(send, error)
+            return
+        await handler(headers, receive, send)
+
+    def _handler(self, path: str, method: str) -> Handler:
+        if path.startswith(MODELS_PREFIX) and len(path) > len(MODELS_PREFIX):
+            methods: Mapping[str, Handler] | None = {"GET": self._model(path)}
+        else:
+            methods = self._routes.get(path)
+        if methods is None:
+            raise errors.RouteNotFound(f"no route {path[:200]!r}; see /openapi.json")
+        handler = methods.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = sorted(methods)
+            raise errors.MethodNotAllowed(
+                f"{method} is not allowed on {path[:200]}; use {' or '.join(allowed)}",
+                allowed=allowed,
+            )
+        return handler
+
+    async def _slow(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._pages is None:
+            self._pages = self._make_pages(self.service)
+        await self._pages(scope, receive, send)
+
+    async def _chat(self, headers: Headers, receive: Receive, send: Send) -> None:
+        await ChatCall(service=self.service, headers=headers, receive=receive, send=send).run()
+
+    async def _models(self, headers: Headers, _receive: Receive, send: Send) -> None:
+        try:
+            principal = authenticate(self.service, headers)
+            body = model_list(self.service, principal)
+        except errors.GatewayError as error:
+            await self._send_error(send, error)
+            return
+        await self._send(send, 200, body)
+
+    def _model(self, path: str) -> Handler:
+        name = path.removeprefix(MODELS_PREFIX)
+
+        async def answer(headers: Headers, _receive: Receive, send: Send) -> None:
+            try:
+                principal = authenticate(self.service, headers)
+                body = model_entry(self.service, principal, name)
+            except errors.GatewayError as error:
+                await self._send_error(send, error)
+                return
+            await self._send(send, 200, body)
+
+        return answer
+
+    async def _healthz(self, _headers: Headers, _receive: Receive, send: Send) -> None:
+        await self._send(send, 200, b'{"status":"ok"}')
+
+    async def _readyz(self, _headers: Headers, _receive: Receive, send: Send) -> None:
+        service = self.service
+        reasons = [reason for reason in (service.spool_fault(),) if reason]
+        if service.is_draining:
+            reasons.append("draining")
+        body = msgspec.json.encode(
+            _Health(
+                status="not ready" if reasons else "ready",
+                reasons=reasons,
+                engines=service.engine_states(),
+            )
+        )
+        await self._send(send, 503 if reasons else 200, body)
+
+    async def _metrics(self, _headers: Headers, _receive: Receive, send: Send) -> None:
+        self.service.metrics.in_flight.set(self.service.in_flight)
+        await self._send(
+            send, 200, self.service.metrics.render(), content_type=PROMETHEUS_CONTENT_TYPE
+        )
+
+    async def _send_error(self, send: Send, error: errors.GatewayError) -> None:
+        await self._send(send, row_of(error).status, openai_body(error), extra=error_headers(error))
+
+    async def _send(
+        self,
+        send: Send,
+        status: int,
+        body: bytes,
+        *,
+        content_type: bytes = b"application/json",
+        extra: Headers = (),
+    ) -> None:
+        headers = [
+            *request_id_headers(self.service.new_id()),
+            *extra,
+            (b"content-type", content_type),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def canonical_path(path: str) -> str:
+    """The path without a vendor's prefix and without a last slash."""
+    for prefix in VENDOR_PREFIXES:
+        if path.startswith(prefix):
+            path = "/v1/" + path[len(prefix) :]
+    return path.rstrip("/") or "/"

@@ -1,0 +1,83 @@
+"""Small pieces of ASGI: types, reading a body within bounds, answering with JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, cast
+
+from gateway.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType
+from gateway.relay.client_stream import Send
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Headers = Sequence[tuple[bytes, bytes]]
+AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client left before its request was complete; there is nobody to answer."""
+
+
+def header(headers: Headers, name: bytes) -> bytes | None:
+    """The first value of a header, None when it is absent."""
+    return next((value for key, value in headers if key == name), None)
+
+
+def check_is_json(headers: Headers) -> None:
+    """Refuse a body that declares itself to be something other than plain JSON.
+
+    A missing declaration is taken for JSON: many hand-written clients send none.
+
+    Raises:
+        UnsupportedMediaType: It declares another type or a content encoding.
+    """
+    declared = header(headers, b"content-type")
+    if declared is not None:
+        media_type = declared.split(b";", 1)[0].strip().lower()
+        if media_type != b"application/json" and not media_type.endswith(b"+json"):
+            raise UnsupportedMediaType(
+                f"content-type {media_type.decode('latin-1')[:80]!r} is not supported;"
+                " send application/json"
+            )
+    encoding = header(headers, b"content-encoding")
+    if encoding is not None and encoding.strip().lower() != b"identity":
+        raise UnsupportedMediaType("compressed request bodies are not supported; send it plain")
+
+
+async def read_body(receive: Receive, headers: Headers, *, max_bytes: int) -> bytes:
+    """Read a request body.
+
+    Args:
+        receive: ASGI's.
+        headers: For the declared length, so that a huge body is refused unread.
+        max_bytes: The bound, also for bodies that declare no length.
+
+    Raises:
+        BodyTooLarge: It is longer, by declaration or in fact.
+        InvalidRequest: The declared length is no number.
+        ClientGone: The client left.
+    """
+    declared = header(headers, b"content-length")
+    if declared is not None:
+        if not declared.isdigit():
+            raise InvalidRequest("content-length is no number")
+        _check_size(int(declared), max_bytes)
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = cast("bytes", message.get("body", b""))
+        size += len(chunk)
+        _check_size(size, max_bytes)
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise BodyTooLarge(
+            f"the body is larger than {max_bytes // (1024 * 1024)} MiB (server.max_body_mib)"
+        )

@@ -1,0 +1,72 @@
+"""What the HTTP layer of a worker works with; one object, replaced as a whole when keys change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gateway.admission.admit import Admission
+from gateway.auth.directory import KeyDirectory
+from gateway.clock import Clock
+from gateway.process.channel import Channel
+from gateway.relay.attempts import Relay
+from gateway.telemetry.metrics import Metrics
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """A worker's parts.
+
+    Attributes:
+        directory: Every key; replaced when the supervisor sends a new one.
+        admission: Tags, policy, fleet, decision.
+        relay: Runs decisions.
+        metrics: The worker's registry.
+        clock: Time.
+        new_id: Makes request ids.
+        max_body_bytes: Largest request body.
+        supervisor: For what only the ledger process knows; None outside a worker.
+        spool_fault: Why the spool takes no record, empty when it does.
+        is_draining: Set once; new requests are refused from then on.
+        in_flight: Requests being served.
+        started_s: Whole seconds since the epoch at which the worker started.
+    """
+
+    directory: KeyDirectory
+    admission: Admission
+    relay: Relay
+    metrics: Metrics
+    clock: Clock
+    new_id: Callable[[], bytes]
+    max_body_bytes: int
+    supervisor: Channel | None
+    spool_fault: Callable[[], str]
+    started_s: int
+    is_draining: bool = False
+    in_flight: int = 0
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def enter(self) -> None:
+        """Count a request in."""
+        self.in_flight += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """Count a request out."""
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Return once no request is in flight."""
+        if self.in_flight:
+            await self._idle.wait()
+
+    def engine_states(self) -> Mapping[str, str]:
+        """`ready`, or why not, per local deployment."""
+        states: dict[str, str] = {}
+        for name in sorted(self.admission.fleet.local):
+            state = self.admission.health.state(name)
+            states[name] = "ready" if state.is_available else state.reason
+        return states

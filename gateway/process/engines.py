@@ -1,0 +1,196 @@
+"""Keep one engine process per local model, and a socket pair from each to every worker.
+
+A model file that is missing is fetched first. A model that cannot be served (a broken file) is not
+tried again; an engine that died is, with a growing pause. Whatever an engine's state, the gateway
+serves: workers learn why a local deployment is not there and say so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+import anyio.to_thread
+from local_engine.model_store import ModelStore, StoredModel
+
+from gateway.clock import Clock
+from gateway.process.backoff import Backoff
+from gateway.process.channel import Channel, ChannelError, socket_pair
+from gateway.process.messages import EngineFault, EngineLink
+from local_engine.api import EngineConfig, EngineError, EngineProcess, ModelFileError, spawn_engine
+
+logger = logging.getLogger(__name__)
+
+LINK_TIMEOUT_S = 30.0
+TERMINATE_AFTER_S = 5.0
+
+STARTING = "starting"
+READY = "ready"
+
+Progress = Callable[[int, int | None, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """One local model to keep running.
+
+    Attributes:
+        provider: The provider's name in the configuration.
+        model_id: The model's name at it.
+        source: Where its file comes from.
+        make_config: Completes the engine's configuration once the file's path is known.
+    """
+
+    provider: str
+    model_id: str
+    source: str
+    make_config: Callable[[str], EngineConfig]
+
+    @property
+    def deployment(self) -> str:
+        """`provider/model-id`."""
+        return f"{self.provider}/{self.model_id}"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    spec: EngineSpec
+    state: str = STARTING
+    process: EngineProcess | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineSupervisor:
+    """Keeps engines.
+
+    Attributes:
+        specs: What to run.
+        store: Where model files are kept.
+        clock: For restart pauses.
+        on_progress: Told about downloads.
+    """
+
+    specs: Sequence[EngineSpec]
+    store: ModelStore
+    clock: Clock
+    on_progress: Progress
+    _engines: dict[str, _Running] = field(default_factory=dict[str, _Running])
+    _workers: Callable[[], Sequence[Channel]] = field(default=lambda: ())
+
+    def states(self) -> dict[str, str]:
+        """State per deployment: `ready`, `starting`, or a sentence that says why not."""
+        return {name: running.state for name, running in self._engines.items()}
+
+    def pids(self) -> Mapping[str, int]:
+        """Process ids of the running engines."""
+        return {
+            f"engine-{name}": running.process.pid
+            for name, running in self._engines.items()
+            if running.process is not None
+        }
+
+    async def run(self, workers: Callable[[], Sequence[Channel]]) -> None:
+        """Keep every engine until cancelled, then end them.
+
+        Args:
+            workers: The channels of the workers that are configured now.
+        """
+        self._workers = workers
+        self._engines |= {spec.deployment: _Running(spec=spec) for spec in self.specs}
+        async with anyio.create_task_group() as tasks:
+            for running in self._engines.values():
+                tasks.start_soon(self._keep, running)
+
+    async def link_worker(self, channel: Channel) -> None:
+        """Give a new worker its links to the engines that are ready, and the reasons for others."""
+        for running in list(self._engines.values()):
+            if running.state == READY and running.process is not None:
+                await self._link(running, running.process, channel)
+            elif running.state != STARTING:
+                await _tell(channel, _fault(running))
+
+    async def _keep(self, running: _Running) -> None:
+        backoff = Backoff(monotonic_s=self.clock.monotonic_s)
+        while True:
+            running.state = STARTING
+            is_hopeless = False
+            try:
+                await self._run_once(running)
+                running.state = "its process ended and is being started again"
+            except ModelFileError as error:
+                running.state = str(error)
+                is_hopeless = True
+            except (EngineError, OSError) as error:
+                running.state = f"{error}; it is tried again"
+            logger.error("engine %s: %s", running.spec.deployment, running.state)
+            for channel in self._workers():
+                await _tell(channel, _fault(running))
+            if is_hopeless:
+                return
+            await anyio.sleep(backoff.next_s())
+
+    async def _run_once(self, running: _Running) -> None:
+        spec = running.spec
+        model = await self._fetch(spec.source)
+        # On this thread: the engine is killed when the thread that started it ends.
+        process = spawn_engine(spec.make_config(str(model.path)))
+        running.process = process
+        try:
+            await process.control.wait_ready()
+            running.state = READY
+            for channel in self._workers():
+                await self._link(running, process, channel)
+            await process.control.wait()
+        finally:
+            running.process = None
+            with anyio.CancelScope(shield=True):
+                await _end(process)
+
+    async def _fetch(self, source: str) -> StoredModel:
+        found = await anyio.to_thread.run_sync(self.store.find, source)
+        if found is not None:
+            return found
+        pull = partial(self.store.pull, source, on_progress=self.on_progress)
+        return await anyio.to_thread.run_sync(pull, abandon_on_cancel=True)
+
+    async def _link(self, running: _Running, process: EngineProcess, channel: Channel) -> None:
+        ours, theirs = socket_pair()
+        spec = running.spec
+        try:
+            await process.control.add_link(ours)
+            await channel.call(
+                "add_engine",
+                EngineLink(provider=spec.provider, model_id=spec.model_id),
+                result_type=type(None),
+                timeout_s=LINK_TIMEOUT_S,
+                fds=[theirs.fileno()],
+            )
+        except ChannelError as error:
+            logger.warning("a worker got no link to %s: %s", spec.deployment, error)
+        finally:
+            ours.close()
+            theirs.close()
+
+
+def _fault(running: _Running) -> EngineFault:
+    spec = running.spec
+    return EngineFault(provider=spec.provider, model_id=spec.model_id, reason=running.state)
+
+
+async def _tell(channel: Channel, fault: EngineFault) -> None:
+    try:
+        await channel.call("engine_fault", fault, result_type=type(None), timeout_s=LINK_TIMEOUT_S)
+    except ChannelError as error:
+        logger.warning("a worker was not told about %s: %s", fault.model_id, error)
+
+
+async def _end(process: EngineProcess) -> None:
+    await process.control.terminate()
+    try:
+        await process.control.wait(timeout_s=TERMINATE_AFTER_S)
+    except TimeoutError:
+        await process.control.kill()
+        await process.control.wait()

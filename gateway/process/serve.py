@@ -1,0 +1,129 @@
+"""Start the whole service of a configuration: what `serve` and `quickstart` share."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from gateway.app import load_credentials, proved_policy
+from gateway.clock import Clock
+from gateway.process.engines import EngineSpec, EngineSupervisor, Progress
+from gateway.process.supervisor import ServeError, Supervisor, bind
+from gateway.settings.declared_keys import load_admin_key
+from gateway.settings.loader import LoadedConfig
+from gateway.settings.providers import LocalModelSettings, LocalProvider
+from gateway.settings.secrets import Label, load_master_keys
+from gateway.settings.unbuilt import unbuilt
+from local_engine.api import EngineConfig
+from local_engine.model_store import ModelStore
+
+DEFAULT_KV_BYTES = 1024**3
+BYTES_PER_GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A service that can be started.
+
+    Attributes:
+        supervisor: Runs it.
+        admin_key_once: The administrator's key when it was made just now; it is shown once.
+    """
+
+    supervisor: Supervisor
+    admin_key_once: str | None
+
+
+def model_store() -> ModelStore:
+    """Where this machine keeps model files: the platform's cache folder."""
+    return ModelStore(Path(platformdirs.user_cache_path("fareway", appauthor=False)) / "models")
+
+
+def prepare(
+    config: LoadedConfig,
+    *,
+    config_path: Path | None,
+    environ: Mapping[str, str],
+    clock: Clock,
+    on_ready: Callable[[str], None],
+    on_progress: Progress,
+) -> Prepared:
+    """Check everything that can be checked before a process is started, and bind the port.
+
+    Args:
+        config: The configuration.
+        config_path: Its file, None for the built-in defaults.
+        environ: The environment.
+        clock: Time.
+        on_ready: Called with the base URL once the service answers.
+        on_progress: Told about downloads.
+
+    Raises:
+        ServeError: The configuration asks for what is not built, or the port is taken.
+        SettingsError: A secret is missing or malformed.
+        PolicyUnproved: The privacy policy does not hold against its oracle.
+    """
+    pending = unbuilt(config)
+    if pending:
+        listed = "\n".join(f"  {problem}" for problem in pending)
+        raise ServeError(f"this configuration cannot be served yet:\n{listed}")
+    proved_policy(config.settings, clock)
+    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    config.spool_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    master = load_master_keys(config, environ=environ, random_bytes=secrets.token_bytes)
+    admin = load_admin_key(
+        config,
+        environ=environ,
+        pepper=master.derive(Label.KEY_PEPPER),
+        random_bytes=secrets.token_bytes,
+    )
+    load_credentials(config, environ)  # so that a missing key is one sentence, not a dead worker
+    namespace_key = master.derive(Label.DIGEST)
+    engines = EngineSupervisor(
+        specs=[
+            _spec(name, provider, model, namespace_key)
+            for name, provider in config.settings.providers.items()
+            if isinstance(provider, LocalProvider)
+            for model in provider.models
+        ],
+        store=model_store(),
+        clock=clock,
+        on_progress=on_progress,
+    )
+    server = config.settings.server
+    supervisor = Supervisor(
+        loaded=config,
+        config_path=config_path,
+        engines=engines,
+        listener=bind(server.host, server.port),
+        clock=clock,
+        on_ready=on_ready,
+    )
+    return Prepared(supervisor=supervisor, admin_key_once=admin.text_once)
+
+
+def _spec(
+    name: str, provider: LocalProvider, model: LocalModelSettings, namespace_key: bytes
+) -> EngineSpec:
+    kv_memory_bytes = DEFAULT_KV_BYTES
+    if model.kv_memory_gib is not None:
+        kv_memory_bytes = int(model.kv_memory_gib * BYTES_PER_GIB)
+
+    def make_config(path: str) -> EngineConfig:
+        return EngineConfig(
+            model_id=model.id,
+            path=path,
+            namespace_key=namespace_key,
+            device=provider.device,
+            max_model_len=model.max_model_len,
+            max_num_seqs=model.max_num_seqs,
+            kv_memory_bytes=kv_memory_bytes,
+        )
+
+    return EngineSpec(
+        provider=name, model_id=model.id, source=model.source, make_config=make_config
+    )
