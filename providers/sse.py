@@ -80,8 +80,8 @@ class SseDecoder:
             lines[0] = b"".join(self._line_parts)
             self._line_parts.clear()
             self._line_bytes = 0
-        for line in lines:
-            self._take_line(line, frames)
+        if lines:
+            self._take_lines(lines, frames)
         if rest:
             self._line_parts.append(rest)
             self._line_bytes += len(rest)
@@ -99,11 +99,9 @@ class SseDecoder:
         if self._head:
             self._line_parts.append(self._head)
             self._head = None
-        if self._line_parts:
-            line = b"".join(self._line_parts)
-            self._line_parts.clear()
-            self._take_line(line, frames)
-        self._take_line(b"", frames)
+        line = b"".join(self._line_parts)
+        self._line_parts.clear()
+        self._take_lines([line, b""], frames)
         return [frame for frame in frames if frame.data == b"[DONE]" or _is_json(frame.data)]
 
     def _without_mark(self, chunk: bytes) -> bytes:
@@ -115,22 +113,27 @@ class SseDecoder:
         self._head = None
         return head.removeprefix(_BYTE_ORDER_MARK)
 
-    def _take_line(self, line: bytes, frames: list[Frame]) -> None:
-        """Interpret one line, its end already removed."""
-        if line.startswith(b"data:"):
-            value = line[6:] if line[5:6] == b" " else line[5:]
-            self._append_data(value)
-        elif not line:
-            if self._data:
-                data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                frames.append(Frame(data, self._event))
-                self._data.clear()
-                self._data_bytes = 0
-            self._event = b""
-        elif line.startswith(b":"):
-            self.comments += 1
-        else:
-            self._take_field(line)
+    def _take_lines(self, lines: list[bytes], frames: list[Frame]) -> None:
+        """Interpret lines, their ends already removed; one loop because it is the hot one."""
+        data = self._data
+        for line in lines:
+            if line.startswith(b"data:"):
+                value = line[6:] if line.startswith(b"data: ") else line[5:]
+                data.append(value)
+                self._data_bytes += len(value) + 1
+                if self._data_bytes > self._max_frame_bytes:
+                    raise self._too_long()
+            elif not line:
+                if data:
+                    whole = data[0] if len(data) == 1 else b"\n".join(data)
+                    frames.append(Frame(whole, self._event))
+                    data.clear()
+                    self._data_bytes = 0
+                self._event = b""
+            elif line.startswith(b":"):
+                self.comments += 1
+            else:
+                self._take_field(line)
 
     def _take_field(self, line: bytes) -> None:
         """Interpret a line that is neither data with a colon, a comment nor empty."""

@@ -151,8 +151,9 @@ class ChatStream:
             events += self.decode([Frame(part, event) for part in parts])
 
     def _take(self, chunk: _Chunk, data: bytes, event: bytes, events: list[Event]) -> None:
-        groq = chunk.x_groq
-        if chunk.error is not NULL or chunk.object is not NULL or event:
+        groq, choices = chunk.x_groq, chunk.choices
+        if chunk.error is not NULL or groq is not None or choices is None or event:
+            # A flat error has no choices; its `object` tells.
             is_fault = is_error(chunk.error, chunk.object) or event == b"error"
             if is_fault or (groq is not None and not is_null(groq.error)):
                 self._fail(data)
@@ -162,24 +163,27 @@ class ChatStream:
         raw_usage = chunk.usage
         if groq is not None and is_null(raw_usage):
             raw_usage = groq.usage
-        choices = chunk.choices or ()
-        if len(choices) == 1 and is_null(raw_usage):
+        if choices is None:
+            choices = []
+        if len(choices) == 1 and (raw_usage is NULL or is_null(raw_usage)):
             only = choices[0]
+            delta = only.delta
             if (
                 not only.finish_reason
-                and only.delta is not None
-                and only.delta.tool_calls is NULL
-                and only.delta.has_content()
+                and delta is not None
+                and delta.tool_calls is NULL
+                and delta.has_content()
             ):
                 self.has_content = True
-                self._seen.add(only.index or 0)
+                if only.index not in self._seen:
+                    self._seen.add(only.index or 0)
                 events.append(OpaqueDelta(raw=data))
                 return
         self._take_whole(choices, raw_usage, data, events)
 
     def _take_whole(
         self,
-        choices: list[_Choice] | tuple[()],
+        choices: list[_Choice],
         raw_usage: msgspec.Raw,
         data: bytes,
         events: list[Event],
@@ -221,7 +225,7 @@ class ChatStream:
             self._count("repeated_finish")
             if report is None:
                 return
-            data, choices = _without_choices(data), ()
+            data, choices = _without_choices(data), []
         elif edits:
             data = edit_choices(data, edits, inner="delta")
         self._emit(

@@ -1,0 +1,362 @@
+"""Any server with an OpenAI-compatible chat endpoint.
+
+A vendor is a row of `catalog.toml`; nothing here knows a vendor's name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from yarl import URL
+
+from providers.codecs.openai_chat import (
+    build_body,
+    choice_count,
+    chunk_from_answer,
+    decode_answer,
+    token_limit,
+)
+from providers.codecs.openai_stream import ChatStream
+from providers.codecs.upstream_errors import ErrorContext, error_from_body, error_from_reply
+from providers.contract import AttemptFacts, Batch, Capabilities, ChatRequest, Deadlines, Event
+from providers.errors import BadWire, ProviderError
+from providers.sse import Frame, SseDecoder
+from providers.transport import (
+    ANSWER_MAX_BYTES,
+    ERROR_BODY_MAX_BYTES,
+    Exchange,
+    Transport,
+    TransportOptions,
+)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What sets one vendor's OpenAI-compatible wire apart.
+
+    Attributes:
+        base_url: The vendor's address, None where the operator names one.
+        auth_header: The header that carries the key.
+        auth_prefix: What stands before the key in it.
+        default_path: Put in when a base URL has no path.
+        chat_path: Below the base URL.
+        request_id_headers: Where the upstream's id of a request may be, best first.
+        asks_for_usage: Whether streams ask for usage.
+        renames: Request fields that the vendor knows by another name.
+        unsupported: Request fields that it cannot honour, with the reason.
+        multimodal: Whether it understands message parts other than text.
+    """
+
+    base_url: str | None = None
+    auth_header: str
+    auth_prefix: str
+    default_path: str
+    chat_path: str
+    request_id_headers: tuple[str, ...]
+    asks_for_usage: bool
+    renames: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    unsupported: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    multimodal: bool = True
+
+
+def load_catalog(path: Path | None = None) -> Mapping[str, Row]:
+    """Load the rows, each completed from `openai_compatible`.
+
+    Raises:
+        msgspec.ValidationError: A row has a key that no row has, or a value of a wrong type.
+    """
+    text = (path or Path(__file__).with_name("catalog.toml")).read_text(encoding="utf-8")
+    tables = msgspec.convert(tomllib.loads(text), dict[str, dict[str, object]])
+    defaults = tables["openai_compatible"]
+    return {name: msgspec.convert({**defaults, **table}, Row) for name, table in tables.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """One account or server that speaks the wire.
+
+    Attributes:
+        name: The provider's name in the configuration.
+        base_url: Its address.
+        api_key: Our key, None where none is needed; never shown.
+        extra_headers: Sent with each request.
+        model_capabilities: What single models can do, by the upstream's model name.
+    """
+
+    name: str
+    base_url: str
+    api_key: str | None = field(default=None, repr=False)
+    extra_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    model_capabilities: Mapping[str, Capabilities] = field(default_factory=dict[str, Capabilities])
+
+
+class OpenAiCompatibleProvider:
+    """A provider for one account; implements `contract.Provider`.
+
+    Attributes:
+        wire_faults: Deviations from the wire that were put right since the start, by kind.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        row: Row,
+        *,
+        clock: Callable[[], datetime],
+        transport_options: TransportOptions | None = None,
+    ) -> None:
+        """Prepare addresses and headers; nothing is opened yet.
+
+        Args:
+            account: Whom to call.
+            row: How its vendor differs.
+            clock: The present instant in UTC, for dates in `Retry-After`.
+            transport_options: How connections are made.
+
+        Raises:
+            ValueError: The base URL is not usable.
+        """
+        self.wire_faults: dict[str, int] = {}
+        self._account = account
+        self._row = row
+        self._clock = clock
+        self._url = chat_url(account.base_url, row)
+        self._transport = Transport([str(self._url)], transport_options)
+        self._secrets = [
+            secret for secret in (account.api_key, *account.extra_headers.values()) if secret
+        ]
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "fareway",
+            **account.extra_headers,
+        }
+        if account.api_key:
+            headers[row.auth_header] = row.auth_prefix + account.api_key
+        self._whole_headers = {
+            **headers,
+            "accept": "application/json",
+            "accept-encoding": "gzip, deflate",
+        }
+        # Compression would hold single events back in the compressor's window.
+        self._stream_headers = {
+            **headers,
+            "accept": "text/event-stream",
+            "accept-encoding": "identity",
+        }
+        self._capabilities = Capabilities(unsupported=row.unsupported, multimodal=row.multimodal)
+
+    @property
+    def name(self) -> str:
+        """The name in the configuration."""
+        return self._account.name
+
+    def capabilities(self, model_id: str) -> Capabilities:
+        """What the model can do; what the wire offers, where nobody said otherwise."""
+        return self._account.model_capabilities.get(model_id, self._capabilities)
+
+    @asynccontextmanager
+    async def stream(
+        self, model_id: str, request: ChatRequest, *, deadlines: Deadlines, facts: AttemptFacts
+    ) -> AsyncGenerator[AsyncIterator[Batch]]:
+        """Send the request; leaving the context closes the socket of an unfinished answer.
+
+        Raises:
+            ProviderError: The attempt failed; on entry, or while iterating.
+        """
+        row = self._row
+        body = build_body(
+            model_id,
+            request,
+            stream=request.is_stream,
+            asks_for_usage=row.asks_for_usage,
+            renames=row.renames,
+        )
+        facts.adapted += [
+            f"{name}->{row.renames[name]}" for name in request.fields if name in row.renames
+        ]
+        exchange = await self._transport.send(
+            self._url,
+            headers=self._stream_headers if request.is_stream else self._whole_headers,
+            body=body,
+            deadlines=deadlines,
+            facts=facts,
+        )
+        async with exchange:
+            facts.upstream_request_id = self._request_id(exchange.headers)
+            context = self._error_context(f"{self.name}/{model_id}", exchange.headers, facts)
+            if not 200 <= exchange.status < 300:
+                refusal = await exchange.read_all(max_bytes=ERROR_BODY_MAX_BYTES, cuts=True)
+                raise error_from_reply(exchange.status, refusal, context=context)
+            reader = _Reader if request.is_stream else _WholeReader
+            answer = reader(request, exchange, facts, context)
+            try:
+                yield answer
+            finally:
+                self._count_faults(answer.faults)
+            if answer.is_over:
+                await exchange.settle()
+
+    async def close(self) -> None:
+        """Close pooled connections."""
+        await self._transport.close()
+
+    def _request_id(self, headers: Mapping[str, str]) -> str | None:
+        return next(
+            (headers[name] for name in self._row.request_id_headers if name in headers), None
+        )
+
+    def _error_context(
+        self, deployment: str, headers: Mapping[str, str], facts: AttemptFacts
+    ) -> ErrorContext:
+        return ErrorContext(
+            deployment=deployment,
+            secrets=self._secrets,
+            now=self._clock(),
+            headers=headers,
+            request_id=facts.upstream_request_id,
+        )
+
+    def _count_faults(self, faults: Mapping[str, int]) -> None:
+        for kind, count in faults.items():
+            self.wire_faults[kind] = self.wire_faults.get(kind, 0) + count
+
+
+class _Reader:
+    """A stream's batches, one per read of the socket."""
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        exchange: Exchange,
+        facts: AttemptFacts,
+        context: ErrorContext,
+    ) -> None:
+        self.is_over = False
+        self._exchange = exchange
+        self._facts = facts
+        self._decoder = SseDecoder()
+        self._failure: ProviderError | None = None
+        self._codec = ChatStream(
+            deployment=context.deployment,
+            call_id_prefix=f"call_{request.request_id}_",
+            on_error=lambda body: error_from_body(body, context=context),
+            choices=choice_count(request),
+            token_limit=token_limit(request),
+        )
+        self._is_events = "json" not in exchange.headers.get("content-type", "")
+
+    @property
+    def faults(self) -> Mapping[str, int]:
+        """Deviations that were put right, by kind."""
+        return self._codec.faults
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        while not self.is_over:
+            if self._failure is not None:
+                raise self._failure
+            batch = await self._next()
+            self._facts.upstream_model = self._codec.upstream_model
+            if batch:
+                return batch
+        raise StopAsyncIteration
+
+    async def _next(self) -> Batch:
+        codec, exchange = self._codec, self._exchange
+        if not self._is_events:
+            return await self._whole_body()
+        chunk = await exchange.read()
+        events = codec.decode(self._decoder.feed(chunk) if chunk else self._decoder.close())
+        if codec.has_content:
+            exchange.note_content()
+            if codec.is_finished:
+                exchange.note_finish()
+        if codec.failure is not None:
+            self._failure = codec.failure
+        elif codec.is_done or not chunk:
+            self._end(events)
+        return events
+
+    async def _whole_body(self) -> Batch:
+        """The upstream sent JSON where a stream was asked for: an error, or a whole answer."""
+        codec = self._codec
+        body = await self._exchange.read_all(max_bytes=ANSWER_MAX_BYTES)
+        try:
+            events = codec.decode([Frame(chunk_from_answer(body))])
+        except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+            what = "is not a chat completion" if body.strip() else "is empty"
+            raise BadWire(f"The answer of {codec.deployment} {what}.") from fault
+        codec.is_done = True
+        self._failure = codec.failure
+        if self._failure is None:
+            self._end(events)
+        return events
+
+    def _end(self, events: list[Event]) -> None:
+        """The stream is over: hand on what was held back, or remember why it is no answer."""
+        try:
+            events += self._codec.close()
+        except ProviderError as failure:
+            self._failure = failure
+        else:
+            self.is_over = True
+
+
+class _WholeReader:
+    """The one batch of an answer that is not a stream."""
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        exchange: Exchange,
+        facts: AttemptFacts,
+        context: ErrorContext,
+    ) -> None:
+        self.is_over = False
+        self.faults: dict[str, int] = {}
+        self._request = request
+        self._exchange = exchange
+        self._facts = facts
+        self._context = context
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        if self.is_over:
+            raise StopAsyncIteration
+        body = await self._exchange.read_all(max_bytes=ANSWER_MAX_BYTES)
+        self.is_over = True
+        answer = decode_answer(
+            body,
+            deployment=self._context.deployment,
+            call_id_prefix=f"call_{self._request.request_id}_",
+            on_error=lambda error: error_from_body(error, context=self._context),
+            token_limit=token_limit(self._request),
+        )
+        self._facts.upstream_model = answer.upstream_model
+        if answer.repairs:
+            self.faults["tool_call"] = answer.repairs
+        return [answer.event]
+
+
+def chat_url(base_url: str, row: Row) -> URL:
+    """Where chat requests go.
+
+    Args:
+        base_url: As the operator wrote it: with or without a path, a last slash or the chat path.
+        row: Its paths.
+
+    Raises:
+        ValueError: Not an address.
+    """
+    url = URL(base_url)
+    path = url.path.rstrip("/").removesuffix(row.chat_path)
+    return url.with_path((path or row.default_path) + row.chat_path, keep_query=True)
