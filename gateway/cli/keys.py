@@ -1,0 +1,250 @@
+"""`fareway keys create|list|revoke`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from gateway.auth.directory import KeyRecord, KeySource
+from gateway.auth.keys import Environment, hash_key, make_key
+from gateway.cli.admin import CALL_TIMEOUT_S, running_gateway
+from gateway.cli.faults import CliFault
+from gateway.cli.options import ConfigOption, JsonOption
+from gateway.clock import system_clock
+from gateway.ledger.errors import LedgerError
+from gateway.ledger.keys import StoredKey
+from gateway.process.channel import ChannelError
+from gateway.settings.declared_keys import fixed_key_records
+from gateway.settings.environment import process_environ
+from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.secrets import Label, load_master_keys
+
+if TYPE_CHECKING:
+    from gateway.ledger.service import LedgerService
+
+app = typer.Typer(help="Make, list and revoke API keys.", rich_markup_mode=None)
+
+ACTOR = "cli"
+
+
+@app.command("create")
+def create(
+    team: Annotated[str, typer.Option("--team", help="Team of the configuration.")],
+    name: Annotated[str, typer.Option("--name", help="What the key is for.")],
+    project: Annotated[str, typer.Option("--project", help="Project of the team.")] = "",
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Model the key may use; repeat. Default: all of the team's."),
+    ] = None,
+    expires_days: Annotated[
+        int | None, typer.Option("--expires-days", min=1, help="Days until it is void.")
+    ] = None,
+    environment: Annotated[
+        str, typer.Option("--environment", help="live or test, shown in the key.")
+    ] = "live",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key and print it; it is shown only now."""
+    if environment not in ("live", "test"):
+        raise typer.BadParameter("must be live or test", param_hint="--environment")
+    made = anyio.run(
+        create_key,
+        _load(config),
+        NewKeyOrder(
+            team=team,
+            name=name,
+            project=project,
+            models=None if not model else tuple(model),
+            expires_days=expires_days,
+            environment="live" if environment == "live" else "test",
+        ),
+    )
+    if as_json:
+        typer.echo(json.dumps({"key": made.text, "key_id": made.key_id, "team": team}))
+    else:
+        typer.echo(made.text)
+        typer.echo(f"key id {made.key_id}, team {team}; it is shown only now", err=True)
+
+
+@app.command("list")
+def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """List every key, those of the configuration file included; never the keys themselves."""
+    rows = anyio.run(_rows, _load(config))
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        typer.echo("  ".join(str(row[column]) for column in _COLUMNS))
+    if not rows:
+        typer.echo("no keys; make one with `fareway keys create --team TEAM --name NAME`", err=True)
+
+
+@app.command("revoke")
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
+    config: ConfigOption = None,
+) -> None:
+    """Revoke a key; no worker takes it once this returns."""
+    anyio.run(_revoke, _load(config), key_id)
+    typer.echo(f"key {key_id} is revoked", err=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKeyOrder:
+    """What a new key is to be.
+
+    Attributes:
+        team: A team of the configuration.
+        name: Unique among the team's keys in use.
+        project: A project of the team, empty for none.
+        models: Models that it may use, None for all of the team's.
+        expires_days: Days until it is void, None for never.
+        environment: Shown in the key.
+    """
+
+    team: str
+    name: str
+    project: str = ""
+    models: tuple[str, ...] | None = None
+    expires_days: int | None = None
+    environment: Environment = "live"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeKey:
+    """A key that was just made; its text is nowhere else."""
+
+    text: str
+    key_id: str
+
+
+async def create_key(config: LoadedConfig, order: NewKeyOrder) -> MadeKey:
+    """Make a key through the running gateway, or in the database of a stopped one.
+
+    Raises:
+        CliFault: The team, project or name does not fit.
+    """
+    _check_order(config, order)
+    master = load_master_keys(config, environ=process_environ(), random_bytes=secrets.token_bytes)
+    key = make_key(order.environment, secrets.token_bytes)
+    expires_at_us = None
+    if order.expires_days is not None:
+        expires = datetime.now(UTC) + timedelta(days=order.expires_days)
+        expires_at_us = int(expires.timestamp() * 1_000_000)
+    record = KeyRecord(
+        key_id=key.key_id,
+        digest=hash_key(master.derive(Label.KEY_PEPPER), key.text.encode("ascii")),
+        team=order.team,
+        name=order.name,
+        source=KeySource.DATABASE,
+        project=order.project,
+        models=order.models,
+        expires_at_us=expires_at_us,
+    )
+    await _change(config, "create_key", record)
+    return MadeKey(text=key.text, key_id=key.key_id)
+
+
+def _check_order(config: LoadedConfig, order: NewKeyOrder) -> None:
+    teams = config.settings.teams
+    team = teams.get(order.team)
+    if team is None:
+        known = ", ".join(sorted(teams)) or "none; add one under `teams:`"
+        raise CliFault(f"no team {order.team!r} in the configuration; there are: {known}")
+    if order.project and order.project not in team.projects:
+        raise CliFault(f"team {order.team!r} has no project {order.project!r}")
+    if any(key.name == order.name for key in team.keys):
+        raise CliFault(f"the configuration file has a key named {order.name!r} in this team")
+
+
+async def _revoke(config: LoadedConfig, key_id: str) -> None:
+    declared = fixed_key_records(config, environ=process_environ(), pepper=bytes(32))
+    if any(record.key_id == key_id for record in declared):
+        raise CliFault(f"key {key_id!r} is declared in the configuration file; take it out there")
+    await _change(config, "revoke_key", key_id)
+
+
+async def _change(config: LoadedConfig, method: str, params: KeyRecord | str) -> None:
+    try:
+        async with running_gateway(config) as gateway:
+            if gateway is not None:
+                await gateway.call(method, params, result_type=type(None), timeout_s=CALL_TIMEOUT_S)
+                return
+        await _change_offline(config, params)
+    except (ChannelError, LedgerError) as error:
+        raise CliFault(str(error)) from error
+
+
+async def _change_offline(config: LoadedConfig, params: KeyRecord | str) -> None:
+    service = await _offline(config)
+    try:
+        if isinstance(params, KeyRecord):
+            await service.create_key(params, actor=ACTOR)
+        else:
+            await service.revoke_key(params, actor=ACTOR)
+    finally:
+        await service.stop(drain=False)
+
+
+async def _stored(config: LoadedConfig) -> Sequence[StoredKey]:
+    try:
+        async with running_gateway(config) as gateway:
+            if gateway is not None:
+                return await gateway.call(
+                    "list_keys", None, result_type=list[StoredKey], timeout_s=CALL_TIMEOUT_S
+                )
+        service = await _offline(config)
+        try:
+            return await service.list_keys()
+        finally:
+            await service.stop(drain=False)
+    except (ChannelError, LedgerError) as error:
+        raise CliFault(str(error)) from error
+
+
+async def _offline(config: LoadedConfig) -> LedgerService:
+    from gateway.ledger.service import LedgerService  # SQLAlchemy, for a stopped gateway only
+
+    service = LedgerService(config.database_url, config.spool_dir, clock=system_clock())
+    await service.start()
+    return service
+
+
+_COLUMNS = ("key_id", "team", "project", "name", "state", "models", "expires_at", "source")
+
+
+async def _rows(config: LoadedConfig) -> list[dict[str, object]]:
+    now_us = system_clock().wall_us()
+    declared = fixed_key_records(config, environ=process_environ(), pepper=bytes(32))
+    records = [*declared, *(stored.record for stored in await _stored(config))]
+    return [_row(record, now_us) for record in records]
+
+
+def _row(record: KeyRecord, now_us: int) -> dict[str, object]:
+    is_expired = record.expires_at_us is not None and record.expires_at_us <= now_us
+    state = "revoked" if record.disabled else "expired" if is_expired else "active"
+    expires_at = None
+    if record.expires_at_us is not None:
+        expires_at = datetime.fromtimestamp(record.expires_at_us / 1_000_000, tz=UTC).isoformat()
+    return {
+        "key_id": record.key_id,
+        "team": record.team,
+        "project": record.project or "-",
+        "name": record.name,
+        "state": state,
+        "models": "all" if record.models is None else ",".join(record.models),
+        "expires_at": expires_at or "never",
+        "source": record.source.value,
+    }
+
+
+def _load(config: ConfigOption) -> LoadedConfig:
+    return load(config, environ=process_environ())
