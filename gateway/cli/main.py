@@ -52,6 +52,16 @@ COMMANDS: tuple[LazyCommand, ...] = (
         target="gateway.cli.config:app",
         help="Check, show and describe the configuration.",
     ),
+    LazyCommand(
+        name="spend",
+        target="gateway.cli.spend:app",
+        help="Report what was spent.",
+    ),
+    LazyCommand(
+        name="ledger",
+        target="gateway.cli.ledger:app",
+        help="Check the ledger.",
+    ),
 )
 
 

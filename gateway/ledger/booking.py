@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES
+from gateway.ledger.price_label import is_nominal
 from gateway.ledger.records import AttemptStatus, Intent, Record, Settlement
 from gateway.ledger.schema import EVENT_PICO_USD_MAX, METERS
 from pricing.usage import Quality
@@ -27,6 +28,7 @@ SUM_COLUMNS = (
     *(f"{meter}_units" for meter in METERS),
     "cost_pico_usd",
     "estimated_pico_usd",
+    "nominal_pico_usd",
     "exposure_pico_usd",
 )
 """Columns of a roll-up that add up, in the order of `sums`."""
@@ -143,6 +145,7 @@ def sums(row: Mapping[str, Value]) -> tuple[int, ...]:
         *(whole(row, f"{meter}_units") for meter in METERS),
         cost_pico_usd,
         0 if row["quality"] in _CERTAIN else cost_pico_usd,
+        cost_pico_usd if is_nominal(str(row["price_version"])) else 0,
         whole(row, "exposure_pico_usd"),
     )
 

@@ -9,6 +9,7 @@ LedgerError
   UnsupportedDatabase   change the configuration
   BadQuery              show it to the person who asked
   KeyConflict           choose another key id or name
+  UnknownKey            name a key that exists
 """
 
 from __future__ import annotations
@@ -48,3 +49,7 @@ class BadQuery(LedgerError):
 
 class KeyConflict(LedgerError):
     """A key of that id or name exists already."""
+
+
+class UnknownKey(LedgerError):
+    """No key of that id was made here."""

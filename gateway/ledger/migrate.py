@@ -39,9 +39,14 @@ def current(database_url: str) -> str | None:
     engine = migrating_engine(database_url)
     try:
         with engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
+            return revision_of(connection)
     finally:
         engine.dispose()
+
+
+def revision_of(connection: sa.Connection) -> str | None:
+    """The version of the database behind a connection; None when it has none."""
+    return MigrationContext.configure(connection).get_current_revision()
 
 
 def head() -> str:

@@ -58,7 +58,7 @@ def _units(name: str) -> sa.Column[int]:
 
 def _sums() -> list[sa.schema.SchemaItem]:
     """Columns of a roll-up; `requests` counts first attempts, so that it adds up."""
-    totals = ("cost_pico_usd", "estimated_pico_usd", "exposure_pico_usd")
+    totals = ("cost_pico_usd", "estimated_pico_usd", "nominal_pico_usd", "exposure_pico_usd")
     return [
         *(_units(name) for name in ("request_count", "attempt_count", "unpriced_count")),
         *(_units(f"{meter}_units") for meter in METERS),

@@ -15,7 +15,7 @@ METERS = (
     "input", "cache_read", "cache_write", "output", "reasoning",
     "images", "audio_ms", "gpu_us", "requests",
 )
-TOTALS = ("cost_pico_usd", "estimated_pico_usd", "exposure_pico_usd")
+TOTALS = ("cost_pico_usd", "estimated_pico_usd", "nominal_pico_usd", "exposure_pico_usd")
 TOTAL_MAX = 9 * 10**18
 APPEND_ONLY = ("spend_event", "audit_log")
 TABLES = (

@@ -1,0 +1,166 @@
+"""Keys made with `keys create`: rows of digests, never of keys; each change is audited.
+
+Every change raises the revision of the key directory in the same transaction, so that a cache can
+tell whether it is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import IntegrityError
+
+from gateway.auth.directory import KeyRecord, KeySource
+from gateway.ledger import schema
+from gateway.ledger.audit import append_audit
+from gateway.ledger.errors import KeyConflict, UnknownKey
+
+_REVISION = "keys_revision"
+
+
+class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A key's record and its dates.
+
+    Attributes:
+        record: What workers need.
+        created_at_us: Microseconds since the epoch.
+        disabled_at_us: When it was revoked, None while it is in use.
+    """
+
+    record: KeyRecord
+    created_at_us: int
+    disabled_at_us: int | None
+
+
+def create_key(connection: sa.Connection, record: KeyRecord, *, actor: str, now_us: int) -> None:
+    """Add a key.
+
+    Raises:
+        KeyConflict: The id exists, or the team has a key of that name in use.
+    """
+    try:
+        with connection.begin_nested():
+            connection.execute(
+                sa.insert(schema.api_key).values(
+                    key_id=record.key_id,
+                    hash=record.digest,
+                    team=record.team,
+                    project=record.project,
+                    name=record.name,
+                    models=None if record.models is None else list(record.models),
+                    created_at_us=now_us,
+                    expires_at_us=record.expires_at_us,
+                    disabled_at_us=None,
+                )
+            )
+    except IntegrityError as error:
+        raise KeyConflict(
+            f"team {record.team!r} has a key named {record.name!r} in use, or the id "
+            f"{record.key_id!r} exists; choose another name or revoke that key"
+        ) from error
+    details = {"team": record.team, "project": record.project, "name": record.name}
+    append_audit(
+        connection,
+        at_us=now_us,
+        actor=actor,
+        action="key.create",
+        subject=record.key_id,
+        details={**details, "expires_at_us": record.expires_at_us},
+    )
+    _raise_revision(connection)
+
+
+def revoke_key(connection: sa.Connection, key_id: str, *, actor: str, now_us: int) -> StoredKey:
+    """Make a key void from now on; a key that is void already stays as it was.
+
+    Raises:
+        UnknownKey: No key of that id was made here.
+    """
+    table = schema.api_key
+    is_in_use = sa.and_(table.c.key_id == key_id, table.c.disabled_at_us.is_(None))
+    done = connection.execute(sa.update(table).where(is_in_use).values(disabled_at_us=now_us))
+    stored = _read(connection, table.c.key_id == key_id)
+    if not stored:
+        raise UnknownKey(f"no key with the id {key_id!r}; `fareway keys list` shows them")
+    if done.rowcount:
+        append_audit(
+            connection, at_us=now_us, actor=actor, action="key.revoke", subject=key_id, details={}
+        )
+        _raise_revision(connection)
+    return stored[0]
+
+
+def list_keys(connection: sa.Connection) -> tuple[StoredKey, ...]:
+    """Every key, revoked ones included, by team and name, newest first within a name."""
+    return _read(connection, sa.true())
+
+
+def load_all_keys(connection: sa.Connection) -> tuple[int, tuple[KeyRecord, ...]]:
+    """The revision and every record, of one moment; `connection` is in a transaction."""
+    table = schema.meta
+    found = connection.execute(sa.select(table.c.value).where(table.c.name == _REVISION))
+    revision = cast("str | None", found.scalar_one_or_none())
+    return int(revision or 0), tuple(key.record for key in list_keys(connection))
+
+
+def _raise_revision(connection: sa.Connection) -> None:
+    revision, _ = load_all_keys(connection)
+    value = str(revision + 1)
+    statement = insert(schema.meta).values(name=_REVISION, value=value)
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=["name"], set_={"value": value})
+    )
+
+
+def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple[StoredKey, ...]:
+    table = schema.api_key
+    rows = connection.execute(
+        sa.select(
+            table.c.key_id,
+            table.c.hash,
+            table.c.team,
+            table.c.project,
+            table.c.name,
+            table.c.models,
+            table.c.created_at_us,
+            table.c.expires_at_us,
+            table.c.disabled_at_us,
+        )
+        .where(condition)
+        .order_by(table.c.team, table.c.name, table.c.created_at_us.desc(), table.c.key_id)
+    ).all()
+    return tuple(
+        StoredKey(
+            record=KeyRecord(
+                key_id=key_id,
+                digest=digest,
+                team=team,
+                project=project,
+                name=name,
+                models=None if models is None else tuple(models),
+                expires_at_us=expires_at_us,
+                disabled=disabled_at_us is not None,
+                source=KeySource.DATABASE,
+            ),
+            created_at_us=created_at_us,
+            disabled_at_us=disabled_at_us,
+        )
+        for (
+            key_id,
+            digest,
+            team,
+            project,
+            name,
+            models,
+            created_at_us,
+            expires_at_us,
+            disabled_at_us,
+        ) in cast("Sequence[_KeyColumns]", rows)
+    )
+
+
+_KeyColumns = tuple[str, bytes, str, str, str, Sequence[str] | None, int, int | None, int | None]

@@ -1,0 +1,18 @@
+"""How `Intent.price_version` says that a price is nominal, so that every report can tell.
+
+A worker labels, the loader reads; neither side needs anything else of the other.
+"""
+
+from __future__ import annotations
+
+_NOMINAL = "nominal:"
+
+
+def price_label(version_id: str, *, is_nominal: bool) -> str:
+    """The text for `Intent.price_version`; an empty id, for no price, stays empty."""
+    return f"{_NOMINAL}{version_id}" if is_nominal and version_id else version_id
+
+
+def is_nominal(label: str) -> bool:
+    """Whether a label was made for a nominal price."""
+    return label.startswith(_NOMINAL)

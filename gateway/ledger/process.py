@@ -1,0 +1,181 @@
+"""The ledger process: `python -m gateway.ledger.process --control-fd N`.
+
+The supervisor starts it, tells it where database and spools are, and forwards what workers and
+commands ask. When the supervisor is gone it loads what there is and ends. It may be killed at any
+point: what it had not committed it reads again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import uvloop
+from anyio.abc import TaskGroup
+
+from gateway.auth.directory import KeyRecord
+from gateway.clock import Clock, system_clock
+from gateway.ledger import errors
+from gateway.ledger.errors import LedgerError
+from gateway.ledger.keys import StoredKey
+from gateway.ledger.loader import LoaderStats
+from gateway.ledger.recent import RecentRequest
+from gateway.ledger.reports import SpendQuery, SpendReport
+from gateway.ledger.service import LedgerService
+from gateway.ledger.verify import Verification
+from gateway.process.channel import Channel, Method, RemoteError, method
+from gateway.process.messages import LedgerStart
+from gateway.telemetry.logs import set_up_logging
+
+logger = logging.getLogger(__name__)
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+ORPHAN_DRAIN_S = 5.0
+_ACTOR = "admin"
+"""Who changes keys: the admin socket, which only the operator's user can open."""
+_CODES: Mapping[type[LedgerError], str] = {
+    errors.BadQuery: "bad_query",
+    errors.DatabaseUnavailable: "database_unavailable",
+    errors.KeyConflict: "key_conflict",
+    errors.UnknownKey: "unknown_key",
+    errors.UnsupportedDatabase: "unsupported_database",
+}
+
+
+class LedgerProcess:
+    """Answers the supervisor's calls with a `LedgerService`.
+
+    Args:
+        control: The channel's socket; owned from here on.
+        clock: Time.
+    """
+
+    def __init__(self, control: socket.socket, *, clock: Clock) -> None:
+        self._clock = clock
+        self._service: LedgerService | None = None
+        self._tasks: TaskGroup | None = None
+        self._channel = Channel(control, self._methods(), name="supervisor")
+
+    async def run(self) -> None:
+        """Work until the channel ends, then load what is left, within a bound, and return."""
+        async with anyio.create_task_group() as self._tasks:
+            await self._channel.run()
+            service, self._service = self._service, None
+            if service is not None:
+                logger.warning("the supervisor is gone; loading what is left")
+                with anyio.move_on_after(ORPHAN_DRAIN_S):
+                    await self._stop(service)
+            self._tasks.cancel_scope.cancel()
+
+    def _methods(self) -> dict[str, Method]:
+        return {
+            "start": _answer(LedgerStart, self._start),
+            "stop": _answer(type(None), self._stop_called),
+            "create_key": _answer(KeyRecord, self._create_key),
+            "revoke_key": _answer(str, self._revoke_key),
+            "list_keys": _answer(type(None), self._list_keys),
+            "spend_report": _answer(SpendQuery, self._spend_report),
+            "recent_requests": _answer(int, self._recent_requests),
+            "flush": _answer(type(None), self._flush),
+            "verify": _answer(type(None), self._verify),
+            "stats": _answer(type(None), self._stats),
+        }
+
+    async def _start(self, start: LedgerStart) -> list[KeyRecord]:
+        if self._service is not None or self._tasks is None:
+            raise RemoteError("invalid_state", "the ledger process is started once")
+        service = LedgerService(start.database_url, Path(start.spool_dir), clock=self._clock)
+        try:
+            await service.start()
+        except LedgerError:
+            await service.stop(drain=False)
+            raise
+        self._service = service
+        self._tasks.start_soon(service.run)
+        return await self._records()
+
+    async def _stop_called(self, _params: None) -> None:
+        service, self._service = self._started(), None
+        await self._stop(service)
+
+    async def _stop(self, service: LedgerService) -> None:
+        try:
+            await service.stop(drain=True)
+        except LedgerError as error:
+            logger.warning("left in the spools for the next start: %s", error)
+
+    async def _create_key(self, record: KeyRecord) -> list[KeyRecord]:
+        await self._started().create_key(record, actor=_ACTOR)
+        return await self._records()
+
+    async def _revoke_key(self, key_id: str) -> list[KeyRecord]:
+        await self._started().revoke_key(key_id, actor=_ACTOR)
+        return await self._records()
+
+    async def _list_keys(self, _params: None) -> tuple[StoredKey, ...]:
+        return await self._started().list_keys()
+
+    async def _spend_report(self, query: SpendQuery) -> SpendReport:
+        return await self._started().spend_report(query)
+
+    async def _recent_requests(self, count: int) -> tuple[RecentRequest, ...]:
+        return await self._started().recent_requests(count)
+
+    async def _flush(self, _params: None) -> None:
+        await self._started().flush()
+
+    async def _verify(self, _params: None) -> Verification:
+        return await self._started().verify()
+
+    async def _stats(self, _params: None) -> LoaderStats:
+        return self._started().stats()
+
+    async def _records(self) -> list[KeyRecord]:
+        _, records = await self._started().load_all_keys()
+        return list(records)
+
+    def _started(self) -> LedgerService:
+        if self._service is None:
+            raise RemoteError("invalid_state", "the ledger process is not started or is stopping")
+        return self._service
+
+
+def _answer(params_type: type[P], run: Callable[[P], Awaitable[R]]) -> Method:
+    """A channel method whose refusals travel as code and sentence."""
+
+    async def answer(params: P, _fds: Sequence[int]) -> object:
+        try:
+            return await run(params)
+        except LedgerError as error:
+            raise RemoteError(_CODES.get(type(error), "ledger_error"), str(error)) from error
+
+    return method(params_type, answer)
+
+
+class _Arguments(argparse.Namespace):
+    control_fd: int
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the ledger process; the supervisor is the only caller."""
+    parser = argparse.ArgumentParser(prog="gateway.ledger.process")
+    parser.add_argument("--control-fd", type=int, required=True)
+    control_fd = parser.parse_args(arguments, namespace=_Arguments()).control_fd
+    set_up_logging("ledger")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = LedgerProcess(socket.socket(fileno=control_fd), clock=system_clock())
+    uvloop.run(process.run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

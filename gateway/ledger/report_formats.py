@@ -1,0 +1,112 @@
+"""A spend report as a table, as CSV or as JSON.
+
+CSV follows RFC 4180. A text cell that a spreadsheet would run as a formula gets a leading
+apostrophe; numbers are written as numbers, negative ones too, and never change.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from enum import StrEnum
+from typing import assert_never, cast
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.ledger.reports import SpendReport, SpendSums, report_document, sums_document
+from pricing.money import format_usd
+
+
+class ReportFormat(StrEnum):
+    """How a report is printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+_TABLE_SUMS = ("requests", "attempts", "input_tokens", "cached_input_tokens", "output_tokens")
+_FORMULA = re.compile(r"^[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n]")
+_TABLE_WIDTH = 200
+
+
+def render(report: SpendReport, form: ReportFormat) -> str:
+    """The report as text that ends with a line break."""
+    match form:
+        case ReportFormat.TABLE:
+            return as_table(report)
+        case ReportFormat.CSV:
+            return as_csv(report)
+        case ReportFormat.JSON:
+            return msgspec.json.format(msgspec.json.encode(report_document(report))).decode() + "\n"
+    assert_never(form)
+
+
+def as_csv(report: SpendReport) -> str:
+    """A header, the rows, and the total with `total` in its first cell; lines end with CRLF."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, dialect="excel")
+    writer.writerow((*report.columns, *sums_document(report.total)))
+    for row in report.rows:
+        names = tuple(neutralised(name) for name in row.group)
+        writer.writerow((*names, *sums_document(row.sums).values()))
+    blanks = ("",) * (len(report.columns) - 1)
+    writer.writerow(("total", *blanks, *sums_document(report.total).values()))
+    return out.getvalue()
+
+
+def neutralised(text: str) -> str:
+    """The text, with an apostrophe before it when a spreadsheet would run it.
+
+    Importing such a file again means taking one leading apostrophe off each text cell.
+    """
+    return f"'{text}" if _FORMULA.match(text) or text.startswith("'") else text
+
+
+def as_table(report: SpendReport) -> str:
+    """For a terminal; says below it what the cost does not tell."""
+    table = Table(show_footer=True)
+    for index, name in enumerate(report.columns):
+        table.add_column(name, footer="total" if index == 0 else "", overflow="fold")
+    total = cast("dict[str, int]", msgspec.structs.asdict(report.total))
+    for name in _TABLE_SUMS:
+        table.add_column(name.replace("_", " "), footer=f"{total[name]:,}", justify="right")
+    table.add_column("cost USD", footer=format_usd(report.total.cost_pico_usd), justify="right")
+    for row in report.rows:
+        sums = cast("dict[str, int]", msgspec.structs.asdict(row.sums))
+        table.add_row(
+            *(Text(_shown(name)) for name in row.group),
+            *(f"{sums[name]:,}" for name in _TABLE_SUMS),
+            format_usd(row.sums.cost_pico_usd),
+        )
+    out = io.StringIO()
+    Console(file=out, width=_TABLE_WIDTH, color_system=None).print(table)
+    lines = (line.rstrip() for line in out.getvalue().splitlines())
+    return "".join(f"{line}\n" for line in (*lines, *_notes(report.total)))
+
+
+def _notes(total: SpendSums) -> list[str]:
+    """What a reader must know before using the total."""
+    notes: list[str] = []
+    if total.estimated_cost_pico_usd:
+        notes.append(f"estimated: {format_usd(total.estimated_cost_pico_usd)} USD of the cost")
+    if total.nominal_cost_pico_usd:
+        notes.append(
+            f"nominal: {format_usd(total.nominal_cost_pico_usd)} USD at a nominal machine rate"
+        )
+    if total.unpriced_attempts:
+        notes.append(f"unpriced: {total.unpriced_attempts} attempts are not in the cost")
+    if total.exposure_pico_usd:
+        notes.append(
+            f"unknown billing: up to {format_usd(total.exposure_pico_usd)} USD more may be billed"
+        )
+    return notes
+
+
+def _shown(name: str) -> str:
+    """A name that cannot disturb the terminal; a blank one says so."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in name) or "(none)"

@@ -1,0 +1,168 @@
+"""The ledger process's work, without its process: loading, keys, reports, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+import anyio.to_thread
+import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.auth.directory import KeyRecord
+from gateway.clock import Clock
+from gateway.ledger import keys, migrate
+from gateway.ledger.database import BUSY_S, reading_engine, writing_engine
+from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.keys import StoredKey
+from gateway.ledger.loader import Loader, LoaderLimits, LoaderStats
+from gateway.ledger.recent import RecentRequest, recent_requests
+from gateway.ledger.reports import SpendQuery, SpendReport, spend_report
+from gateway.ledger.verify import Verification, verify
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class LedgerService:
+    """Owns the database: the one place that writes it while the gateway runs.
+
+    Args:
+        database_url: `sqlite:///path`.
+        spool_root: Holds one directory per worker.
+        clock: Time for keys and expiry.
+        limits: Sizes and intervals of the loader.
+        busy_s: How long to wait for another process's lock on the database.
+    """
+
+    def __init__(
+        self,
+        database_url: str,
+        spool_root: Path,
+        *,
+        clock: Clock,
+        limits: LoaderLimits | None = None,
+        busy_s: float = BUSY_S,
+    ) -> None:
+        self._url = database_url
+        self._spool_root = spool_root
+        self._clock = clock
+        self._writer: AsyncEngine = writing_engine(database_url, busy_s=busy_s)
+        self._reader: AsyncEngine = reading_engine(database_url, busy_s=busy_s)
+        self._loader = Loader(self._writer, spool_root, clock=clock, limits=limits)
+        self._stopping = anyio.CancelScope()
+        self._stopped = anyio.Event()
+        self._stopped.set()
+
+    async def start(self) -> None:
+        """Bring the schema up to date.
+
+        Raises:
+            DatabaseUnavailable: Another process held the database too long.
+        """
+        await anyio.to_thread.run_sync(migrate.upgrade, self._url)
+
+    async def run(self) -> None:
+        """Load spools until `stop`; to be run in a task group of the process."""
+        self._stopped = anyio.Event()
+        try:
+            with self._stopping:
+                await self._loader.run()
+        finally:
+            self._stopped.set()
+
+    async def stop(self, *, drain: bool) -> None:
+        """End `run` and close the database.
+
+        Args:
+            drain: Load first what the spools hold. Without it, or when the database does not take
+                it, the records stay in the spools for the next start.
+        """
+        try:
+            if drain:
+                await self._loader.flush()
+        finally:
+            self._stopping.cancel()
+            with anyio.CancelScope(shield=True):
+                await self._stopped.wait()
+                await self._writer.dispose()
+                await self._reader.dispose()
+
+    async def flush(self) -> None:
+        """Load everything that was written before the call.
+
+        Raises:
+            DatabaseUnavailable: The database did not take it; nothing is lost.
+        """
+        await self._loader.flush()
+
+    def stats(self) -> LoaderStats:
+        """What was loaded and what waits."""
+        return self._loader.stats
+
+    async def create_key(self, record: KeyRecord, *, actor: str) -> int:
+        """Add a key; returns the new revision of the key directory.
+
+        Raises:
+            KeyConflict: The id exists, or the team has a key of that name in use.
+        """
+
+        def create(connection: sa.Connection) -> int:
+            keys.create_key(connection, record, actor=actor, now_us=self._clock.wall_us())
+            return keys.load_all_keys(connection)[0]
+
+        return await self._write(create)
+
+    async def revoke_key(self, key_id: str, *, actor: str) -> int:
+        """Make a key void; returns the revision of the key directory from then on.
+
+        Raises:
+            UnknownKey: No key of that id was made here.
+        """
+
+        def revoke(connection: sa.Connection) -> int:
+            keys.revoke_key(connection, key_id, actor=actor, now_us=self._clock.wall_us())
+            return keys.load_all_keys(connection)[0]
+
+        return await self._write(revoke)
+
+    async def list_keys(self) -> tuple[StoredKey, ...]:
+        """Every key made here, revoked ones included."""
+        return await self._read(keys.list_keys)
+
+    async def load_all_keys(self) -> tuple[int, tuple[KeyRecord, ...]]:
+        """The revision of the key directory and every record."""
+        return await self._read(keys.load_all_keys)
+
+    async def spend_report(self, query: SpendQuery) -> SpendReport:
+        """Sum what is loaded; `flush` first for what was written a moment ago.
+
+        Raises:
+            BadQuery: The query has no meaning.
+        """
+        return await self._read(spend_report, query)
+
+    async def recent_requests(self, count: int) -> tuple[RecentRequest, ...]:
+        """The newest requests, newest first."""
+        return await self._read(recent_requests, count)
+
+    async def verify(self) -> Verification:
+        """Check the database and the spools."""
+        return await self._read(verify, self._spool_root)
+
+    async def _write(self, run: Callable[[sa.Connection], T]) -> T:
+        try:
+            async with self._writer.begin() as connection:
+                return await connection.run_sync(run)
+        except OperationalError as error:
+            raise DatabaseUnavailable(f"the database did not answer: {error.orig}") from error
+
+    async def _read(self, run: Callable[[sa.Connection, *Ts], T], *arguments: *Ts) -> T:
+        try:
+            async with self._reader.begin() as connection:
+                return await connection.run_sync(run, *arguments)
+        except OperationalError as error:
+            raise DatabaseUnavailable(f"the database did not answer: {error.orig}") from error
