@@ -115,7 +115,9 @@ def dequantise(raw: bytes, block_type: BlockType) -> Floats:
         One value per element, flat, in file order; freshly allocated and writable.
     """
     blocks = np.frombuffer(raw, dtype=np.uint8).reshape(-1, block_type.block_bytes)
-    return _EXPANDERS[block_type.name](blocks).reshape(-1)
+    # A damaged file may hold infinities and NaN; they expand like any other value.
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _EXPANDERS[block_type.name](blocks).reshape(-1)
 
 
 def _expand_f32(blocks: Bytes) -> Floats:
