@@ -157,7 +157,7 @@ class KeyDirectory:
                     f"key `{record.name}` of team `{record.team}` is the same as "
                     f"`{other.name}` of team `{other.team}`"
                 )
-            if record.digest == snapshot.admin_digest:
+            if _equal(snapshot.admin_digest, record.digest):
                 raise ValueError(
                     f"key `{record.name}` of team `{record.team}` is the administrator's key"
                 )

@@ -93,7 +93,7 @@ def load(
     Raises:
         ConfigError: With every problem that was found.
     """
-    chosen = path or config_path(environ, folder or Path.cwd())
+    chosen = path or config_path(environ, folder or Path())
     if chosen is None:
         return _load_defaults(environ, today)
     root, problems = merge.read(chosen)

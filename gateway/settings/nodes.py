@@ -109,7 +109,8 @@ def locate(root: Mapping, path: tuple[str | int, ...]) -> Place:
     for step in path:
         if isinstance(node, Mapping) and isinstance(step, str) and step in node.entries:
             entry = node.entries[step]
-            key_path = f"{place.key_path}.{step}" if place.key_path else step
+            name = _shorten(step)
+            key_path = f"{place.key_path}.{name}" if place.key_path else name
             node, place = entry.node, Place(file=entry.file, line=entry.line, key_path=key_path)
         elif isinstance(node, Sequence) and isinstance(step, int) and step < len(node.items):
             node = node.items[step]
@@ -295,7 +296,9 @@ class _Builder:
 
 
 def _shorten(name: str) -> str:
-    return name if len(name) <= 64 else f"{name[:61]}..."
+    """A key as it may be shown: on one line, and not endless."""
+    shown = name if name.isprintable() else ascii(name)[1:-1]
+    return shown if len(shown) <= 128 else f"{shown[:125]}..."
 
 
 def _key_text(node: Scalar) -> str:

@@ -58,12 +58,25 @@ def validate(root: nodes.Mapping) -> tuple[Settings, tuple[Problem, ...]]:
         try:
             return Settings.model_validate(document), tuple(problems)
         except ValidationError as error:
-            details = error.errors(include_url=False, include_context=True)
+            details = _without_echoes(error.errors(include_url=False, include_context=True))
             if attempt == 0:
                 problems = [_problem(root, detail) for detail in details]
             for detail in details:
                 _cut(document, detail)
     return Settings(), tuple(problems)
+
+
+def _without_echoes(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Drop "too short" of a list whose items are wrong: pydantic counts only the sound ones."""
+    paths = [_path(detail) for detail in details]
+
+    def is_echo(detail: ErrorDetails) -> bool:
+        path = _path(detail)
+        return detail["type"] == "too_short" and any(
+            len(other) > len(path) and other[: len(path)] == path for other in paths
+        )
+
+    return [detail for detail in details if not is_echo(detail)]
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
