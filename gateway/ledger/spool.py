@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 _LOCK_WAIT_S = 2.0
 # The loader holds the lock of a dead writer's directory for moments.
+_SETTLEMENT_BYTES = 2 * 1024
+# More than a settlement with a line on every meter takes.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -93,7 +95,7 @@ class SpoolLimits:
 
     Attributes:
         segment_bytes: Size at which the next segment starts.
-        reserve_bytes: Room kept for settlements; 1 KiB each is generous.
+        reserve_bytes: Room kept for settlements; grows with the attempts under way.
         group_s: Wait between the first unsynced record and its sync; with the sync itself, which
             takes milliseconds, a record is on disk within 20 ms.
         retry_full_s: Least time between two tries to get the reserve back.
@@ -150,6 +152,8 @@ class SpoolWriter:
         self._failure = ""
         self._full_tried_at_s = clock.monotonic_s()
         self._position = 0
+        self._open_attempts = 0
+        self._reserved_bytes = 0
         self._durable_position = 0
         self._retired: list[int] = []
         self._dirty = anyio.Event()
@@ -162,13 +166,16 @@ class SpoolWriter:
             recovered = spool_directory.recover(directory)
             self._number = recovered.last_number
             self._segment = self._start(recovered.last_digest)
+            self._reserve_descriptor = os.open(
+                directory / spool_directory.RESERVE_NAME,
+                os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
+                0o600,
+            )
+            has_room = self._take_reserve(_SETTLEMENT_BYTES)
         except BaseException:
             self._lock.release()
             raise
-        self._reserve_descriptor = os.open(
-            directory / spool_directory.RESERVE_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        if not self._take_reserve():
+        if not has_room:
             self._refuse_intents()
 
     @property
@@ -216,8 +223,10 @@ class SpoolWriter:
             if isinstance(record, Intent):
                 raise
             os.ftruncate(self._reserve_descriptor, 0)
+            self._reserved_bytes = 0
             self._put(frame)
         self._position += len(frame)
+        self._open_attempts += 1 if isinstance(record, Intent) else -1
         self._dirty.set()
         return self._position
 
@@ -272,15 +281,24 @@ class SpoolWriter:
             raise SpoolError(f"the spool in {self.directory} is closed")
         if self._health is Health.FAILED:
             raise SpoolError(self._failure)
-        if self._health is Health.FULL and isinstance(record, Intent):
+        if isinstance(record, Intent):
+            self._admit_intent()
+
+    def _admit_intent(self) -> None:
+        """See to it that this attempt and those under way can still be settled."""
+        if self._health is Health.FULL:
             now_s = self._clock.monotonic_s()
-            if now_s - self._full_tried_at_s >= self._limits.retry_full_s:
-                self._full_tried_at_s = now_s
-                if self._take_reserve():
-                    self._health = Health.OK
-                    _log.info("the spool in %s has room again", self.directory)
-                    return
-            raise SpoolFull(self.health_reason)
+            if now_s - self._full_tried_at_s < self._limits.retry_full_s:
+                raise SpoolFull(self.health_reason)
+            self._full_tried_at_s = now_s
+        needed_bytes = (self._open_attempts + 1) * _SETTLEMENT_BYTES
+        if self._health is Health.FULL or needed_bytes > self._reserved_bytes:
+            if not self._take_reserve(needed_bytes):
+                self._refuse_intents()
+                raise SpoolFull(self.health_reason)
+            if self._health is Health.FULL:
+                self._health = Health.OK
+                _log.info("the spool in %s has room again", self.directory)
 
     def _put(self, frame: bytes) -> None:
         """Write a frame whole, in the next segment when this one is full."""
@@ -365,14 +383,18 @@ class SpoolWriter:
         for descriptor in descriptors:
             self._files.sync(descriptor)
 
-    def _take_reserve(self) -> bool:
-        """Try to have the whole reserve allocated."""
+    def _take_reserve(self, needed_bytes: int) -> bool:
+        """Try to have the whole reserve allocated, twice as large as before when too small."""
+        size_bytes = max(self._reserved_bytes, self._limits.reserve_bytes)
+        while size_bytes < needed_bytes:
+            size_bytes *= 2
         try:
-            self._files.reserve(self._reserve_descriptor, self._limits.reserve_bytes)
+            self._files.reserve(self._reserve_descriptor, size_bytes)
         except OSError as error:
             if error.errno not in _FULL_ERRNOS:
                 raise
             return False
+        self._reserved_bytes = size_bytes
         return True
 
     def _refuse_intents(self) -> None:

@@ -103,7 +103,7 @@ def open_spool(
         durability=durability,
         clock=clock or FakeClock().clock,
         session=event_id(session),
-        limits=SpoolLimits(**({"reserve_bytes": 4096} | limits)),
+        limits=SpoolLimits(**({"reserve_bytes": 65_536} | limits)),
         files=files,
     )
 
