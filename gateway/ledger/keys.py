@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import IntegrityError
@@ -18,22 +17,9 @@ from gateway.auth.directory import KeyRecord, KeySource
 from gateway.ledger import schema
 from gateway.ledger.audit import append_audit
 from gateway.ledger.errors import KeyConflict, UnknownKey
+from gateway.ledger.views import StoredKey
 
 _REVISION = "keys_revision"
-
-
-class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key's record and its dates.
-
-    Attributes:
-        record: What workers need.
-        created_at_us: Microseconds since the epoch.
-        disabled_at_us: When it was revoked, None while it is in use.
-    """
-
-    record: KeyRecord
-    created_at_us: int
-    disabled_at_us: int | None
 
 
 def create_key(connection: sa.Connection, record: KeyRecord, *, actor: str, now_us: int) -> None:

@@ -11,56 +11,13 @@ import sqlalchemy as sa
 from gateway.ledger import schema
 from gateway.ledger.columns import QUALITIES, STATUSES
 from gateway.ledger.schema import METERS
+from gateway.ledger.views import RecentRequest
 from pricing.usage import Meter
 
 RECENT_MAX = 500
 _ATTEMPTS_MAX = 8
 _PROMPT_METERS = (Meter.INPUT, Meter.CACHE_READ, Meter.CACHE_WRITE)
 _ANSWER_METERS = (Meter.OUTPUT, Meter.REASONING)
-
-
-class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request; its last attempt says how it ended, amounts are of all attempts.
-
-    Attributes:
-        request_id: 32 hexadecimal digits.
-        at_us: When its first attempt began, microseconds since the epoch.
-        team: Empty for the administrator.
-        project: Empty for none.
-        key_id: Public id of the key.
-        model: What was asked for.
-        deployment: Where the last attempt went.
-        reason: Why that deployment was chosen.
-        attempts: How many there were.
-        input_tokens: Prompt tokens, cached or not.
-        cached_input_tokens: Those read from a cache.
-        output_tokens: Generated tokens.
-        cost_pico_usd: Sum over the attempts with a known price; None when none has one.
-        is_estimated: Whether a count is not the upstream's own.
-        ttft_us: Until the first content event, None when there was none.
-        duration_us: Of the last attempt.
-        status: An `AttemptStatus` value.
-        error_code: Empty when all went well.
-    """
-
-    request_id: str
-    at_us: int
-    team: str
-    project: str
-    key_id: str
-    model: str
-    deployment: str
-    reason: str
-    attempts: int
-    input_tokens: int
-    cached_input_tokens: int
-    output_tokens: int
-    cost_pico_usd: int | None
-    is_estimated: bool
-    ttft_us: int | None
-    duration_us: int
-    status: str
-    error_code: str
 
 
 class _Attempt(msgspec.Struct, kw_only=True):
@@ -84,19 +41,25 @@ class _Attempt(msgspec.Struct, kw_only=True):
     error_code: str
 
 
-def recent_requests(connection: sa.Connection, count: int) -> tuple[RecentRequest, ...]:
+def recent_requests(
+    connection: sa.Connection, count: int, team: str | None = None
+) -> tuple[RecentRequest, ...]:
     """The newest requests with a booked attempt, newest first.
 
     Args:
         connection: In a transaction.
         count: At most this many, and `RECENT_MAX`.
+        team: Only this team's, None for all; empty means those without a team.
     """
     at_most = min(count, RECENT_MAX)
     table = schema.spend_event
     # Walks the index on time; a request has a handful of attempts.
-    newest = connection.execute(
-        sa.select(table.c.request_id).order_by(table.c.at_us.desc()).limit(at_most * _ATTEMPTS_MAX)
-    ).scalars()
+    wanted = sa.select(table.c.request_id).order_by(table.c.at_us.desc())
+    if team is not None:
+        wanted = wanted.join(schema.team, schema.team.c.id == table.c.team_id).where(
+            schema.team.c.name == team
+        )
+    newest = connection.execute(wanted.limit(at_most * _ATTEMPTS_MAX)).scalars()
     order = list(dict.fromkeys(cast("Sequence[bytes]", newest.all())))[:at_most]
     by_request: dict[bytes, list[_Attempt]] = {request_id: [] for request_id in order}
     for attempt in _attempts(connection, order):

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.ledger.reports import SpendReport, SpendSums, report_document, sums_document
+from gateway.ledger.views import SpendReport, SpendSums, report_document, sums_document
 from pricing.money import format_usd
 
 

@@ -7,7 +7,6 @@ key come from daily sums, all others from quarter-hours, so that any time zone's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from itertools import starmap
 from typing import Any, cast
 
@@ -18,104 +17,15 @@ from gateway.ledger import schema
 from gateway.ledger.booking import DAY_US, QUARTER_US, SUM_COLUMNS
 from gateway.ledger.columns import from_microseconds
 from gateway.ledger.errors import BadQuery
-from pricing.money import format_usd
-
-
-class GroupBy(StrEnum):
-    """What a report has a row for."""
-
-    TEAM = "team"
-    PROJECT = "project"
-    MODEL = "model"
-    DEPLOYMENT = "deployment"
-    KEY = "key"
-    DAY = "day"
-
+from gateway.ledger.views import GroupBy, SpendQuery, SpendReport, SpendRow, SpendSums
 
 FILTERS = frozenset(GroupBy) - {GroupBy.DAY}
 _OF_KEYS = frozenset({GroupBy.KEY, GroupBy.DAY, GroupBy.TEAM, GroupBy.DEPLOYMENT})
 """What daily sums by key can tell."""
 
 
-class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which report is wanted.
-
-    Attributes:
-        group_by: One or more dimensions, in the order of the columns.
-        from_us: First instant, microseconds since the epoch; None for the beginning.
-        to_us: First instant after the last; None for no end.
-        filters: Exact values by dimension; `day` is not among them.
-    """
-
-    group_by: tuple[GroupBy, ...] = (GroupBy.TEAM,)
-    from_us: int | None = None
-    to_us: int | None = None
-    filters: dict[GroupBy, str] = {}
-
-
-class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of one row. Token meters are disjoint: `input_tokens` are fresh ones.
-
-    Attributes:
-        requests: Requests, counted where their first attempt went.
-        attempts: Calls to deployments, failed ones included.
-        unpriced_attempts: Attempts whose price is unknown; they are not in the cost.
-        input_tokens: Neither read from nor written to a cache.
-        cached_input_tokens: Read from a cache.
-        cache_write_tokens: Written to a cache at a rate of their own.
-        output_tokens: Generated, reasoning included unless billed apart.
-        reasoning_tokens: Reasoning billed apart.
-        images: Generated images.
-        audio_ms: Milliseconds of audio.
-        gpu_us: Busy microseconds of our machines.
-        billed_requests: Requests billed by number.
-        cost_pico_usd: What was booked.
-        estimated_cost_pico_usd: The part of it whose counts are not the upstream's own.
-        nominal_cost_pico_usd: The part of it at a nominal machine rate.
-        exposure_pico_usd: Upper bound of attempts whose bill is unknown; not in the cost.
-    """
-
-    requests: int
-    attempts: int
-    unpriced_attempts: int
-    input_tokens: int
-    cached_input_tokens: int
-    cache_write_tokens: int
-    output_tokens: int
-    reasoning_tokens: int
-    images: int
-    audio_ms: int
-    gpu_us: int
-    billed_requests: int
-    cost_pico_usd: int
-    estimated_cost_pico_usd: int
-    nominal_cost_pico_usd: int
-    exposure_pico_usd: int
-
-
 _SUM_FIELDS = SpendSums.__struct_fields__
 assert len(_SUM_FIELDS) == len(SUM_COLUMNS)
-
-
-class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: the values of the grouping, in its order, and the sums."""
-
-    group: tuple[str, ...]
-    sums: SpendSums
-
-
-class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A report: rows by falling cost, days ascending, and their total.
-
-    Attributes:
-        columns: Names of the grouping; a project's row also names its team.
-        rows: Groups with at least one attempt.
-        total: The sum of the rows.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[SpendRow, ...]
-    total: SpendSums
 
 
 def spend_report(connection: sa.Connection, query: SpendQuery) -> SpendReport:
@@ -142,27 +52,6 @@ def spend_report(connection: sa.Connection, query: SpendQuery) -> SpendReport:
         )
     )
     return SpendReport(columns=columns, rows=tuple(rows), total=_sums(total))
-
-
-def report_document(report: SpendReport) -> dict[str, object]:
-    """The report as `spend report --format json` prints it: amounts as strings and integers."""
-    return {
-        "rows": [
-            {**dict(zip(report.columns, row.group, strict=True)), **sums_document(row.sums)}
-            for row in report.rows
-        ],
-        "total": sums_document(report.total),
-    }
-
-
-def sums_document(sums: SpendSums) -> dict[str, int | str]:
-    """Sums by name, each amount both exact in dollars, as a string, and in picodollars."""
-    document: dict[str, int | str] = {}
-    for name, value in cast("dict[str, int]", msgspec.structs.asdict(sums)).items():
-        if name.endswith("_pico_usd"):
-            document[f"{name.removesuffix('_pico_usd')}_usd"] = format_usd(value)
-        document[name] = value
-    return document
 
 
 def _sums(amounts: Sequence[int]) -> SpendSums:

@@ -17,11 +17,11 @@ from gateway.clock import Clock
 from gateway.ledger import keys, migrate
 from gateway.ledger.database import BUSY_S, reading_engine, writing_engine
 from gateway.ledger.errors import DatabaseUnavailable
-from gateway.ledger.keys import StoredKey
 from gateway.ledger.loader import Loader, LoaderLimits, LoaderStats
-from gateway.ledger.recent import RecentRequest, recent_requests
-from gateway.ledger.reports import SpendQuery, SpendReport, spend_report
+from gateway.ledger.recent import recent_requests
+from gateway.ledger.reports import spend_report
 from gateway.ledger.verify import Verification, verify
+from gateway.ledger.views import RecentRequest, SpendQuery, SpendReport, StoredKey
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -145,9 +145,11 @@ class LedgerService:
         """
         return await self._read(spend_report, query)
 
-    async def recent_requests(self, count: int) -> tuple[RecentRequest, ...]:
-        """The newest requests, newest first."""
-        return await self._read(recent_requests, count)
+    async def recent_requests(
+        self, count: int, team: str | None = None
+    ) -> tuple[RecentRequest, ...]:
+        """The newest requests, newest first; of one team when `team` is given."""
+        return await self._read(recent_requests, count, team)
 
     async def verify(self) -> Verification:
         """Check the database and the spools."""
