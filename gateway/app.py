@@ -18,7 +18,7 @@ from gateway.http.service import Service
 from gateway.ledger.spool import Durability, Health, SpoolWriter
 from gateway.privacy.oracle import verify
 from gateway.privacy.policy import Policy
-from gateway.process.channel import Channel
+from gateway.channel import Channel
 from gateway.relay.attempts import Relay, RelayLimits
 from gateway.relay.journal import Journal
 from gateway.settings.declared_keys import fixed_key_records, load_admin_key

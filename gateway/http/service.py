@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gateway.admission.admit import Admission
 from gateway.auth.directory import KeyDirectory
 from gateway.clock import Clock
-from gateway.process.channel import Channel
+from gateway.channel import Channel
 from gateway.relay.attempts import Relay
 from gateway.telemetry.metrics import Metrics
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import anyio
 
-from gateway.process.channel import Channel, Method
+from gateway.channel import Channel, Method
 
 SOCKET_NAME = "admin.sock"
 _CONNECTIONS_MAX = 32

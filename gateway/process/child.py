@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.process.channel import Channel, Method, socket_pair
+from gateway.channel import Channel, Method, socket_pair
 
 KILL_AFTER_S = 5.0
 

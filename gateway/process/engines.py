@@ -18,7 +18,7 @@ from local_engine.model_store import ModelStore, StoredModel
 
 from gateway.clock import Clock
 from gateway.process.backoff import Backoff
-from gateway.process.channel import Channel, ChannelError, socket_pair
+from gateway.channel import Channel, ChannelError, socket_pair
 from gateway.process.messages import EngineFault, EngineLink
 from local_engine.api import EngineConfig, EngineError, EngineProcess, ModelFileError, spawn_engine
 

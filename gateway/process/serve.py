@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from gateway.app import load_credentials, proved_policy
 from gateway.clock import Clock
 from gateway.process.engines import EngineSpec, EngineSupervisor, Progress
@@ -19,7 +17,7 @@ from gateway.settings.providers import LocalModelSettings, LocalProvider
 from gateway.settings.secrets import Label, load_master_keys
 from gateway.settings.unbuilt import unbuilt
 from local_engine.api import EngineConfig
-from local_engine.model_store import ModelStore
+from local_engine.model_store import ModelStore, default_root
 
 DEFAULT_KV_BYTES = 1024**3
 BYTES_PER_GIB = 1024**3
@@ -40,7 +38,7 @@ class Prepared:
 
 def model_store() -> ModelStore:
     """Where this machine keeps model files: the platform's cache folder."""
-    return ModelStore(Path(platformdirs.user_cache_path("fareway", appauthor=False)) / "models")
+    return ModelStore(default_root())
 
 
 def prepare(

@@ -28,7 +28,7 @@ from gateway.auth.directory import KeyRecord
 from gateway.clock import Clock
 from gateway.process import admin_socket
 from gateway.process.backoff import Backoff
-from gateway.process.channel import ChannelError, Method, RemoteError, method
+from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WORKER_MODULE = "gateway.process.worker"
-LEDGER_MODULE = "gateway.ledger.process"
+LEDGER_MODULE = "gateway.process.ledger_process"
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 30.0
 DRAIN_S = 30.0

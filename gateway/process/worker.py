@@ -16,7 +16,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
@@ -30,7 +29,7 @@ from gateway.http.asgi import Application
 from gateway.http.messages import AsgiApplication
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
-from gateway.process.channel import Channel, RemoteError, method
+from gateway.channel import Channel, RemoteError, method
 from gateway.process.local_links import LocalLinks
 from gateway.process.messages import Drain, EngineFault, EngineLink, KeysUpdate, WorkerSetup
 from gateway.process.provider_setup import build_providers
@@ -213,11 +212,11 @@ def _build_parts(
     health = HealthBoard(monotonic_s=clock.monotonic_s)
     credentials = load_credentials(config, environ)
     links = LocalLinks(health=health)
-    providers = build_providers(config, environ=environ, links=links)
+    providers = build_providers(config, environ=environ)
     spool = SpoolWriter(
         config.spool_dir / f"worker-{setup.index}",
         durability=Durability(config.settings.storage.durability),
-        clock=lambda: datetime.now(UTC),
+        clock=clock,
         session=secrets.token_bytes(16),
     )
     service = build_service(

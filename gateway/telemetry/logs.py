@@ -17,5 +17,5 @@ def set_up_logging(process: str, *, level: int = logging.INFO) -> None:
         format=f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s",
     )
     # Libraries speak of connections and requests on these levels, sometimes with URLs.
-    for noisy in ("aiohttp", "asyncio", "aiosqlite", "httpx", "uvicorn"):
+    for noisy in ("aiohttp", "aiosqlite", "alembic", "asyncio", "httpx", "uvicorn"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -7,7 +7,7 @@ import anyio
 import msgspec
 import pytest
 
-from gateway.process.channel import (
+from gateway.channel import (
     CallTimeout,
     Channel,
     ChannelClosed,

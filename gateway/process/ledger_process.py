@@ -1,4 +1,4 @@
-"""The ledger process: `python -m gateway.ledger.process --control-fd N`.
+"""The ledger process: `python -m gateway.process.ledger_process --control-fd N`.
 
 The supervisor starts it, tells it where database and spools are, and forwards what workers and
 commands ask. When the supervisor is gone it loads what there is and ends. It may be killed at any
@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+import msgspec
 import uvloop
 from anyio.abc import TaskGroup
 
 from gateway.auth.directory import KeyRecord
+from gateway.channel import Channel, Method, RemoteError, method
 from gateway.clock import Clock, system_clock
 from gateway.ledger import errors
 from gateway.ledger.errors import LedgerError
-from gateway.ledger.keys import StoredKey
 from gateway.ledger.loader import LoaderStats
-from gateway.ledger.recent import RecentRequest
-from gateway.ledger.reports import SpendQuery, SpendReport
 from gateway.ledger.service import LedgerService
 from gateway.ledger.verify import Verification
-from gateway.process.channel import Channel, Method, RemoteError, method
+from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
 from gateway.process.messages import LedgerStart
 from gateway.telemetry.logs import set_up_logging
 
@@ -84,7 +83,7 @@ class LedgerProcess:
             "revoke_key": _answer(str, self._revoke_key),
             "list_keys": _answer(type(None), self._list_keys),
             "spend_report": _answer(SpendQuery, self._spend_report),
-            "recent_requests": _answer(int, self._recent_requests),
+            "recent_requests": _answer(object, self._recent_requests),
             "flush": _answer(type(None), self._flush),
             "verify": _answer(type(None), self._verify),
             "stats": _answer(type(None), self._stats),
@@ -127,8 +126,12 @@ class LedgerProcess:
     async def _spend_report(self, query: SpendQuery) -> SpendReport:
         return await self._started().spend_report(query)
 
-    async def _recent_requests(self, count: int) -> tuple[RecentRequest, ...]:
-        return await self._started().recent_requests(count)
+    async def _recent_requests(self, params: object) -> tuple[RecentRequest, ...]:
+        """Take a query, or only a count."""
+        if isinstance(params, int):
+            return await self._started().recent_requests(params)
+        query = msgspec.convert(params, RecentQuery)
+        return await self._started().recent_requests(query.count, query.team)
 
     async def _flush(self, _params: None) -> None:
         await self._started().flush()
@@ -167,7 +170,7 @@ class _Arguments(argparse.Namespace):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the ledger process; the supervisor is the only caller."""
-    parser = argparse.ArgumentParser(prog="gateway.ledger.process")
+    parser = argparse.ArgumentParser(prog="gateway.process.ledger_process")
     parser.add_argument("--control-fd", type=int, required=True)
     control_fd = parser.parse_args(arguments, namespace=_Arguments()).control_fd
     set_up_logging("ledger")
