@@ -13,7 +13,7 @@ from typing import TypeVar
 import anyio
 
 from gateway.process import admin_socket
-from gateway.process.channel import Channel
+from gateway.channel import Channel
 from gateway.settings.loader import LoadedConfig
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import system_clock
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.keys import StoredKey
-from gateway.process.channel import ChannelError
+from gateway.channel import ChannelError
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
