@@ -8,7 +8,7 @@ snapshot; no entry of an old one outlives it.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -189,20 +189,25 @@ class KeyDirectory:
         digests = [hash_key(pepper, token) for pepper in self._peppers]
         if any(_equal(self._admin_digest, digest) for digest in digests):
             return _ADMIN
-        record = self._find(key_id, digests)
-        if record is None:
-            return _FAILURES[Refusal.UNKNOWN]
-        if record.disabled:
-            return _FAILURES[Refusal.DISABLED]
-        if record.expires_at_us is not None and record.expires_at_us <= now_us:
-            return _FAILURES[Refusal.EXPIRED]
-        return Principal(
-            key_id=record.key_id,
-            team=record.team,
-            project=record.project,
-            key_name=record.name,
-            models=None if record.models is None else frozenset(record.models),
-        )
+        return _standing(self._find(key_id, digests), now_us)
+
+    def recall(self, key_id: str, *, now_us: int) -> Principal | AuthFailure:
+        """Find out who a key belongs to now that was shown before; sessions ask at every page.
+
+        Args:
+            key_id: What `Principal.key_id` was then.
+            now_us: Microseconds since the epoch, for keys that expire.
+        """
+        if key_id == ADMIN_KEY_ID:
+            return _FAILURES[Refusal.UNKNOWN] if self._admin_digest is None else _ADMIN
+        return _standing(self._by_id.get(key_id), now_us)
+
+    def digest(self, key_id: str) -> bytes | None:
+        """What is kept of a key, the administrator's included; None when there is none."""
+        if key_id == ADMIN_KEY_ID:
+            return self._admin_digest
+        record = self._by_id.get(key_id)
+        return None if record is None else record.digest
 
     def _find(self, key_id: str | None, digests: list[bytes]) -> KeyRecord | None:
         """The record whose digest is one of `digests`, by id first, then by the digest itself."""
@@ -214,6 +219,11 @@ class KeyDirectory:
             if record is not None and any(_equal(record.digest, digest) for digest in digests):
                 return record
         return None
+
+    @property
+    def records(self) -> Collection[KeyRecord]:
+        """Every key, the administrator's apart."""
+        return self._by_id.values()
 
     def record(self, key_id: str) -> KeyRecord | None:
         """The record of a key, None when there is none."""
@@ -287,6 +297,23 @@ def _checked_token(value: str, said: str) -> bytes:
     if looks_like_key(token) and parse_key_id(token) is None:
         raise ValueError(f"{said} has the form of a Fareway key, but its checksum is wrong")
     return token
+
+
+def _standing(record: KeyRecord | None, now_us: int) -> Principal | AuthFailure:
+    """Whom a found record stands for at an instant, or why for nobody."""
+    if record is None:
+        return _FAILURES[Refusal.UNKNOWN]
+    if record.disabled:
+        return _FAILURES[Refusal.DISABLED]
+    if record.expires_at_us is not None and record.expires_at_us <= now_us:
+        return _FAILURES[Refusal.EXPIRED]
+    return Principal(
+        key_id=record.key_id,
+        team=record.team,
+        project=record.project,
+        key_name=record.name,
+        models=None if record.models is None else frozenset(record.models),
+    )
 
 
 def _equal(kept: bytes | None, digest: bytes) -> bool:
