@@ -6,9 +6,11 @@ GatewayError
     UnsupportedParameter     no candidate can honour a parameter
     ContextLengthExceeded    too long for every candidate
     MaxUsdExceeded           no candidate stays within the request's own ceiling
-    BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound
+    InvalidField           an unknown or malformed field of the admin API
+    KeyConflict            a key of that name is in use, or is kept in the configuration file
+    BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound
   AccessFault                the key must change
-    InvalidApiKey, ModelNotAllowed, PrivacyDenied
+    InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired
   CapacityFault              come back later           (retry_after_s)
     UpstreamRateLimited, PrivateCapacityUnavailable, NoHealthyDeployment, Draining,
     LedgerUnavailable
@@ -98,6 +100,18 @@ class ModelNotFound(CallerFault):
     """No model, alias or deployment of that name; the message lists near ones."""
 
 
+class InvalidField(CallerFault):
+    """A field of the admin API is unknown, missing, ill-typed or names nothing that exists."""
+
+
+class KeyConflict(CallerFault):
+    """A key of that name is in use, or the key can only be changed where it was declared."""
+
+
+class KeyNotFound(CallerFault):
+    """No key of that id."""
+
+
 class AccessFault(GatewayError):
     """The key must change."""
 
@@ -112,6 +126,10 @@ class ModelNotAllowed(AccessFault):
 
 class PrivacyDenied(AccessFault):
     """No deployment could ever satisfy the request's tags."""
+
+
+class AdminRequired(AccessFault):
+    """The route is the administrator's; the key is a team's."""
 
 
 class CapacityFault(GatewayError):

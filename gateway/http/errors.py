@@ -41,11 +41,17 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.InvalidApiKey: ErrorRow(status=401, type="authentication_error", code="invalid_api_key"),
     errors.ModelNotAllowed: ErrorRow(status=403, type="permission_error", code="model_not_allowed"),
     errors.PrivacyDenied: ErrorRow(status=403, type="permission_error", code="privacy_denied"),
+    errors.AdminRequired: ErrorRow(status=403, type="permission_error", code="admin_required"),
     errors.ModelNotFound: ErrorRow(status=404, type=_INVALID, code="model_not_found"),
+    errors.KeyNotFound: ErrorRow(status=404, type=_INVALID, code="key_not_found"),
     errors.RouteNotFound: ErrorRow(status=404, type=_INVALID, code="not_found"),
     errors.MethodNotAllowed: ErrorRow(status=405, type=_INVALID, code="method_not_allowed"),
+    errors.KeyConflict: ErrorRow(
+        status=409, type=_INVALID, code="key_conflict", forbids_retry=True
+    ),
     errors.BodyTooLarge: ErrorRow(status=413, type=_INVALID, code="request_too_large"),
     errors.UnsupportedMediaType: ErrorRow(status=415, type=_INVALID, code="unsupported_media_type"),
+    errors.InvalidField: ErrorRow(status=422, type=_INVALID, code="invalid_field"),
     errors.UpstreamRateLimited: ErrorRow(
         status=429, type="rate_limit_error", code="upstream_rate_limited", limited_by="provider"
     ),
