@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from io import BytesIO
 from ssl import SSLContext
 from typing import Self
 
@@ -33,6 +34,7 @@ from providers.errors import (
 ERROR_BODY_MAX_BYTES = 64 * 1024
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
 _READ_BUFFER_BYTES = 64 * 1024
+_WHOLE_BODY_BYTES = 512 * 1024
 _DNS_TTL_S = 30
 
 
@@ -333,7 +335,8 @@ class Transport:
             async with timeout:
                 response = await self._open().post(
                     url,
-                    data=body,
+                    # In one piece a large body would hold up the loop while it is copied.
+                    data=body if len(body) <= _WHOLE_BODY_BYTES else BytesIO(body),
                     headers=headers,
                     allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(connect=deadlines.connect_s),

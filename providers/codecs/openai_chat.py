@@ -287,3 +287,39 @@ def _with_repaired_calls(
             edits.setdefault(position, {})["finish_reason"] = b'"length"'
             repairs += 1
     return (edit_choices(body, edits, inner="message") if edits else body), repairs
+
+
+_NEUTRAL_VALUES: Mapping[str, frozenset[bytes]] = {
+    "frequency_penalty": frozenset({b"0", b"0.0"}),
+    "function_call": frozenset({b'"none"', b'"auto"'}),
+    "functions": frozenset({b"[]"}),
+    "logit_bias": frozenset({b"{}"}),
+    "logprobs": frozenset({b"false"}),
+    "modalities": frozenset({b'["text"]'}),
+    "n": frozenset({b"1"}),
+    "parallel_tool_calls": frozenset({b"true", b"false"}),
+    "presence_penalty": frozenset({b"0", b"0.0"}),
+    "response_format": frozenset({b'{"type":"text"}'}),
+    "service_tier": frozenset({b'"auto"', b'"default"'}),
+    "stop": frozenset({b"[]"}),
+    "store": frozenset({b"false"}),
+    "tool_choice": frozenset({b'"none"', b'"auto"'}),
+    "tools": frozenset({b"[]"}),
+    "top_logprobs": frozenset({b"0"}),
+}
+
+
+def is_neutral(name: str, raw: msgspec.Raw) -> bool:
+    """Whether a request member asks for nothing that its absence would not give.
+
+    Clients send `n: 1` or `tools: []` as a matter of form; a deployment without several choices or
+    tools serves them all the same. `tool_choice` and `parallel_tool_calls` mean nothing by
+    themselves: what needs tools is `tools`.
+    """
+    value = bytes(raw)
+    if value == b"null":
+        return True
+    neutral = _NEUTRAL_VALUES.get(name)
+    if neutral is None:
+        return False
+    return value in neutral or (len(value) < 100 and b"".join(value.split()) in neutral)
