@@ -12,27 +12,25 @@ import socket
 VENDOR_DOMAINS = (
     "ai.azure.com",
     "aiplatform.googleapis.com",
-    "amazonaws.com",
     "anthropic.com",
-    "api.aws",
-    "azure-api.net",
-    "azure.com",
     "cerebras.ai",
     "cohere.ai",
     "cohere.com",
+    "cognitiveservices.azure.com",
     "deepinfra.com",
     "deepseek.com",
     "fireworks.ai",
     "generativelanguage.googleapis.com",
     "groq.com",
     "hyperbolic.xyz",
+    "inference.ml.azure.com",
     "inference.net",
     "lambda.ai",
-    "microsoft.com",
     "mistral.ai",
     "moonshot.ai",
     "nebius.com",
     "novita.ai",
+    "openai.azure.com",
     "openai.com",
     "openrouter.ai",
     "perplexity.ai",
@@ -42,6 +40,9 @@ VENDOR_DOMAINS = (
     "together.xyz",
     "x.ai",
 )
+
+AWS_DOMAINS = ("amazonaws.com", "api.aws")
+"""Domains that Bedrock shares with machines that AWS rents out, which can be self-hosted."""
 
 PRIVATE_SUFFIXES = (
     "cluster.local",
@@ -63,6 +64,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 def vendor_domain(host: str) -> str | None:
     """The vendor domain that a host is in, None when it is in none."""
     name = _normal(host)
+    for domain in AWS_DOMAINS:
+        if _is_under(name, domain):
+            is_bedrock = any(label.startswith("bedrock") for label in name.split("."))
+            return domain if is_bedrock else None
     return next((domain for domain in VENDOR_DOMAINS if _is_under(name, domain)), None)
 
 

@@ -14,7 +14,7 @@ from datetime import date
 from importlib import resources
 from pathlib import Path
 
-from gateway.settings import merge, nodes, references, validation
+from gateway.settings import merge, nodes, reader, references, validation
 from gateway.settings.document import Settings
 from gateway.settings.environment import (
     DEVICE_VARIABLE,
@@ -129,7 +129,7 @@ def load_text(
     Raises:
         ConfigError: With every problem that was found.
     """
-    root, problems = nodes.parse(text.encode("utf-8", "surrogatepass"), name)
+    root, problems = reader.parse(text.encode("utf-8", "surrogatepass"), name)
     tree, included, more = merge.with_includes(root, base_dir)
     return _checked(
         tree,
@@ -184,10 +184,10 @@ def _checked(
     environ: Mapping[str, str],
     today: date | None,
 ) -> LoadedConfig:
-    settings, faults = validation.validate(tree)
+    settings, faults, sound = validation.validate(tree)
     errors, warnings = [*problems, *faults], list[Problem]()
     for finding in references.check(settings, names=_names(tree), today=today):
-        place = nodes.locate(tree, finding.path)
+        place = nodes.locate(sound, finding.path)
         problem = Problem(
             file=place.file, line=place.line, key_path=place.key_path, message=finding.message
         )

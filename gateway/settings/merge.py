@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.settings import nodes
+from gateway.settings import nodes, reader
 from gateway.settings.errors import ConfigError, Problem
 
 FILES_MAX = 256
@@ -24,13 +24,13 @@ def read(path: Path) -> tuple[nodes.Mapping, tuple[Problem, ...]]:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(nodes.FILE_BYTES_MAX + 1)
+            content = file.read(reader.FILE_BYTES_MAX + 1)
     except OSError as error:
         problem = Problem(
             file=str(path), line=None, key_path="", message=f"cannot be read: {error.strerror}"
         )
         raise ConfigError((problem,)) from error
-    return nodes.parse(content, str(path))
+    return reader.parse(content, str(path))
 
 
 def with_includes(

@@ -1,7 +1,7 @@
 """From a tree with lines to `Settings`, with every fault of the models said in our words.
 
 Pydantic says what is wrong and at which path; this module finds the line, the valid keys of that
-place and the nearest of them. Where a part is wrong it is cut out and the rest validated again, so
+place and the nearest of them. Where a part is wrong it is left out and the rest validated again, so
 that references inside the sound parts can still be checked in the same run.
 """
 
@@ -44,26 +44,30 @@ _PLAIN_MESSAGES = {
 }
 
 
-def validate(root: nodes.Mapping) -> tuple[Settings, tuple[Problem, ...]]:
+def validate(root: nodes.Mapping) -> tuple[Settings, tuple[Problem, ...], nodes.Mapping]:
     """Validate a tree against the models.
 
     Returns:
-        The settings of the parts that are sound, and one problem per fault. The settings are the
-        file's own only when there is no problem.
+        The settings of the parts that are sound, one problem per fault, and the tree of the sound
+        parts. The settings are the file's own only when there is no problem.
     """
-    document = nodes.plain(root)
-    assert isinstance(document, dict)
     problems: list[Problem] = []
+    tree = root
     for attempt in range(PASSES_MAX):
         try:
-            return Settings.model_validate(document), tuple(problems)
+            return Settings.model_validate(nodes.plain(tree)), tuple(problems), tree
         except ValidationError as error:
             details = _without_echoes(error.errors(include_url=False, include_context=True))
             if attempt == 0:
                 problems = [_problem(root, detail) for detail in details]
-            for detail in details:
-                _cut(document, detail)
-    return Settings(), tuple(problems)
+            tree = nodes.without(tree, frozenset(_faulty(tree, detail) for detail in details))
+    return Settings(), tuple(problems), nodes.without(root, frozenset({()}))
+
+
+def _faulty(tree: nodes.Mapping, detail: ErrorDetails) -> Path:
+    """What to leave out for the rest to be sound; what lacks a part goes as a whole."""
+    path = _path(detail)
+    return nodes.known_steps(tree, path[:-1] if detail["type"] == "missing" else path)
 
 
 def _without_echoes(details: list[ErrorDetails]) -> list[ErrorDetails]:
@@ -214,24 +218,3 @@ def _has_kind(option: object, step: str | int) -> bool:
     annotation = model.model_fields["kind"].annotation
     kinds: tuple[object, ...] = get_args(annotation)
     return get_origin(annotation) is Literal and step in kinds
-
-
-def _cut(document: dict[str, nodes.Plain], detail: ErrorDetails) -> None:
-    """Take the faulty part out of the document; what is required goes with what requires it."""
-    path = _path(detail)
-    if detail["type"] == "missing":
-        path = path[:-1]
-    trail: list[tuple[dict[str, nodes.Plain], str]] = []
-    node: nodes.Plain = document
-    for step in path:
-        if isinstance(node, dict) and isinstance(step, str) and step in node:
-            trail.append((node, step))
-            node = node[step]
-        elif isinstance(node, tuple):
-            # Items are not cut one by one: their list is, through the mapping that holds it.
-            break
-    if trail:
-        parent, key = trail[-1]
-        parent.pop(key, None)
-    else:
-        document.clear()

@@ -40,7 +40,14 @@ VENDORS = {
     "a vendor's bare domain": ("openrouter.ai", "openrouter.ai"),
     "capitals and a final dot": ("API.OpenAI.com.", "openai.com"),
     "a regional host": ("bedrock-runtime.eu-central-1.amazonaws.com", "amazonaws.com"),
-    "a resource of a customer": ("acme.openai.azure.com", "azure.com"),
+    "a private endpoint": (
+        "vpce-1.bedrock-runtime.eu-central-1.vpce.amazonaws.com",
+        "amazonaws.com",
+    ),
+    "a rented machine": ("ec2-3-1-2-4.eu-central-1.compute.amazonaws.com", None),
+    "a load balancer of one's own": ("llm-1.elb.eu-central-1.amazonaws.com", None),
+    "a rented machine at another cloud": ("llm.westeurope.cloudapp.azure.com", None),
+    "a resource of a customer": ("acme.openai.azure.com", "openai.azure.com"),
     "a domain that only ends alike": ("notgroq.com", None),
     "a vendor's name as a subdomain": ("groq.com.example.org", None),
 }

@@ -4,14 +4,14 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.settings import nodes
+from gateway.settings import nodes, reader
 from gateway.settings.errors import ConfigError
 
 
 def read(content):
     if isinstance(content, str):
         content = content.encode()
-    root, problems = nodes.parse(content, "f.yaml")
+    root, problems = reader.parse(content, "f.yaml")
     return nodes.plain(root), [str(problem) for problem in problems]
 
 
@@ -84,7 +84,7 @@ FAULTS = {
     "nesting without end": ("[" * 50_000, "nest"),
     "nesting a little too deep": ("[" * 33, "nested deeper than 32"),
     "nested mappings without end": ("{a: " * 100, "nested deeper than 32"),
-    "a file too large": (b"#" * (nodes.FILE_BYTES_MAX + 1), "larger than 1024 KiB"),
+    "a file too large": (b"#" * (reader.FILE_BYTES_MAX + 1), "larger than 1024 KiB"),
     "bytes that are no UTF-8": (b"a: 1\nb: \xff\xfe\n", "f.yaml:2: the file is not UTF-8"),
     "a character that YAML forbids": ("a: \x01", "not valid YAML"),
     "a lone surrogate": ("a: \ud800".encode("utf-8", "surrogatepass"), "not UTF-8"),
@@ -119,11 +119,11 @@ def test_merge_keys_are_refused_by_name():
 
 
 def test_thousands_of_faults_do_not_make_thousands_of_problems():
-    assert fault("a: 1\n" * 5000).count("\n") == nodes.PROBLEMS_MAX - 1
+    assert fault("a: 1\n" * 5000).count("\n") == reader.PROBLEMS_MAX - 1
 
 
 def test_a_path_is_located_as_deep_as_the_file_goes():
-    root, _ = nodes.parse(b"a:\n  b:\n    - x\n    - y: 1\n", "f.yaml")
+    root, _ = reader.parse(b"a:\n  b:\n    - x\n    - y: 1\n", "f.yaml")
     place = nodes.locate(root, ("a", "tag-of-a-union", "b", 1, "y", "missing"))
     assert (place.line, place.key_path) == (4, "a.b[1].y")
 
@@ -132,5 +132,5 @@ def test_both_parsers_read_the_same(monkeypatch):
     text = "a: {b: [1, 2.50, 'x', \"y\", null, true], c: |\n  long\n }\nd: &k {e: f}\ng: *k\n"
     text = text.replace("c: |\n  long\n ", "c: long")
     fast = read(text)
-    monkeypatch.delattr(nodes.yaml, "CSafeLoader")
+    monkeypatch.delattr(reader.yaml, "CSafeLoader")
     assert read(text) == fast

@@ -174,6 +174,20 @@ def test_a_faulty_provider_is_not_also_an_unknown_one():
     assert problems_of(text) == ["f.yaml:1: providers.s.base_url: is required"]
 
 
+def test_a_faulty_item_does_not_hide_its_neighbours():
+    text = """\
+    models:
+      m:
+        deployments:
+          - no-slash
+          - nowhere/x
+    """
+    assert problems_of(text) == [
+        "f.yaml:4: models.m.deployments[0]: must be provider/model-id",
+        "f.yaml:5: models.m.deployments[1]: unknown provider `nowhere`",
+    ]
+
+
 def test_plain_http_to_a_public_host_is_a_warning():
     loaded = load_settings("providers: {s: {kind: vllm, base_url: 'http://llm.example.com'}}")
     assert warnings_of(loaded) == [
