@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from gateway.admission.admit import Admission, TeamRules
 from gateway.auth.directory import KeyDirectory, KeyRecord, KeySnapshot
+from gateway.auth.keys import hash_key
 from gateway.clock import Clock, uuid7_maker
 from gateway.fleet import Fleet, build_fleet, build_policy
 from gateway.health import HealthBoard
@@ -46,12 +47,18 @@ class Credentials:
         admin_digest: HMAC of the administrator's key.
         peppers: The current one first.
         namespace_key: Tenant namespaces are derived with it.
+        session_key: Dashboard sessions are signed with it.
     """
 
     declared: tuple[KeyRecord, ...]
     admin_digest: bytes | None
     peppers: Sequence[bytes]
     namespace_key: bytes
+    session_key: bytes
+
+    def hash_token(self, token: bytes) -> bytes:
+        """What is kept in place of a new key: its HMAC with the current pepper."""
+        return hash_key(self.peppers[0], token)
 
     def directory(self, database_keys: Sequence[KeyRecord], revision: int) -> KeyDirectory:
         """All keys, of the file and of the database.
@@ -81,6 +88,7 @@ def load_credentials(config: LoadedConfig, environ: Mapping[str, str]) -> Creden
         admin_digest=admin.digest,
         peppers=master.derive_all(Label.KEY_PEPPER),
         namespace_key=master.derive(Label.NAMESPACE),
+        session_key=master.derive(Label.SESSION),
     )
 
 
@@ -152,6 +160,8 @@ def build_service(
         new_id=new_id,
         max_body_bytes=settings.server.max_body_mib * 1024 * 1024,
         supervisor=supervisor,
+        hash_token=credentials.hash_token,
+        session_key=credentials.session_key,
         spool_fault=lambda: "" if spool.health is Health.OK else spool.health_reason,
         started_s=clock.wall_us() // 1_000_000,
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from gateway.admission.admit import Admission
 from gateway.auth.directory import KeyDirectory
-from gateway.clock import Clock
 from gateway.channel import Channel
+from gateway.clock import Clock
 from gateway.relay.attempts import Relay
 from gateway.telemetry.metrics import Metrics
 
@@ -27,6 +27,8 @@ class Service:
         new_id: Makes request ids.
         max_body_bytes: Largest request body.
         supervisor: For what only the ledger process knows; None outside a worker.
+        hash_token: What is kept in place of a key that is made here: its HMAC with the pepper.
+        session_key: 32 bytes that dashboard sessions are signed with.
         spool_fault: Why the spool takes no record, empty when it does.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
@@ -41,6 +43,8 @@ class Service:
     new_id: Callable[[], bytes]
     max_body_bytes: int
     supervisor: Channel | None
+    hash_token: Callable[[bytes], bytes]
+    session_key: bytes = field(repr=False)
     spool_fault: Callable[[], str]
     started_s: int
     is_draining: bool = False
