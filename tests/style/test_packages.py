@@ -23,7 +23,7 @@ LIGHT = {
     ),
     "the composition root": ("gateway.app", (*HEAVY, "sqlalchemy", "alembic", "typer", "fastapi")),
     "the supervisor": ("gateway.process.supervisor", HEAVY),
-    "the ledger process": ("gateway.ledger.process", HEAVY),
+    "the ledger process": ("gateway.process.ledger_process", HEAVY),
     "the engine's door": ("local_engine.api", ("torch", "transformers")),
     "the price book": ("pricing.price_book", (*HEAVY, "sqlalchemy", "aiohttp")),
 }
