@@ -45,7 +45,7 @@ def audit_faults(connection: sa.Connection) -> Iterator[str]:
     """Lines that are not what was written, or do not follow the line before."""
     table = schema.audit_log
     expected = _FIRST
-    rows = connection.execute(sa.select(table).order_by(table.c.seq)).tuples()
+    rows = connection.execute(sa.select(table).order_by(table.c.seq)).all()
     for row in cast("Sequence[tuple[int, int, str, str, str, object, bytes, bytes]]", rows):
         seq, at_us, actor, action, subject, details, previous_hash, stored = row
         if previous_hash != expected:

@@ -309,8 +309,7 @@ class Loader:
             return None
         try:
             recovered = self._adopted.get(directory.name)
-            numbers = segment.segment_numbers(directory)
-            if recovered is None or recovered.last_number != max(numbers, default=0):
+            if recovered is None or not _is_still_last(directory, recovered):
                 recovered = spool_directory.recover(directory)
                 self._adopted[directory.name] = recovered
                 _log.info("adopted the spool %s of a writer that is gone", directory.name)
@@ -352,6 +351,14 @@ def backlog_bytes(directory: Path, cursor: Cursor) -> int:
         size = path.stat().st_size if path.exists() else 0
         total += size - cursor.offset_bytes if number == cursor.number else size
     return total
+
+
+def _is_still_last(directory: Path, recovered: spool_directory.Recovered) -> bool:
+    """Whether no writer came and died since a directory was mended."""
+    last = max(segment.segment_numbers(directory), default=0)
+    header = segment.read_header(segment.segment_path(directory, last)) if last else None
+    session = header.session if header else segment.NO_SESSION
+    return (last, session) == (recovered.last_number, recovered.last_session)
 
 
 def _remove_dead(chunk: _Chunk) -> bool:

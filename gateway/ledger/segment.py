@@ -117,6 +117,15 @@ def decode_header(data: bytes) -> Header | None:
     )
 
 
+def read_header(path: Path) -> Header | None:
+    """The header of a segment; None when the file is gone or it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return decode_header(file.read(HEADER_BYTES))
+    except FileNotFoundError:
+        return None
+
+
 def scan(data: bytes, start: int = HEADER_BYTES) -> Iterator[Frame | Damage]:
     """Walk the frames of a segment from an offset; every byte is in exactly one result.
 

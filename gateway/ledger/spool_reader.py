@@ -89,7 +89,7 @@ class SpoolReader:
             self.is_at_end = True
             return
         path = segment.segment_path(self.directory, number)
-        data = _read_range(path, self.cursor.offset_bytes)
+        data = _read_from(path, self.cursor.offset_bytes)
         if data is None:
             return
         is_sealed = number < numbers[-1]
@@ -114,9 +114,7 @@ class SpoolReader:
         return header.session if header else segment.NO_SESSION
 
     def _header(self, number: int) -> segment.Header | None:
-        path = segment.segment_path(self.directory, number)
-        data = _read_range(path, 0, segment.HEADER_BYTES)
-        return segment.decode_header(data or b"")
+        return segment.read_header(segment.segment_path(self.directory, number))
 
     def _entries(
         self, number: int, data: bytes, *, is_final: bool
@@ -192,11 +190,11 @@ class SpoolReader:
         return self.cursor
 
 
-def _read_range(path: Path, start: int, size_bytes: int = -1) -> bytes | None:
-    """Part of a file, to its end by default; None when it is gone."""
+def _read_from(path: Path, start: int) -> bytes | None:
+    """A file from an offset to its end; None when it is gone."""
     try:
         with path.open("rb") as file:
             file.seek(start)
-            return file.read(size_bytes)
+            return file.read()
     except FileNotFoundError:
         return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -108,10 +110,19 @@ def open_spool(
     )
 
 
+@cache
+def _empty_database() -> bytes:
+    """A migrated database; migrating takes longer than most tests."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        migrate.upgrade(f"sqlite:///{path}")
+        return path.read_bytes()
+
+
 def make_database(folder: Path) -> str:
-    url = f"sqlite:///{folder / 'ledger.db'}"
-    migrate.upgrade(url)
-    return url
+    path = folder / "ledger.db"
+    path.write_bytes(_empty_database())
+    return f"sqlite:///{path}"
 
 
 @asynccontextmanager

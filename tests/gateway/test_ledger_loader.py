@@ -1,0 +1,493 @@
+"""Loading: exactly once, whatever comes twice, late, broken or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import anyio
+import pytest
+import sqlalchemy as sa
+
+from gateway.ledger import schema, segment
+from gateway.ledger.columns import STATUS_CODES
+from gateway.ledger.database import sqlite_path
+from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.loader import Loader, LoaderLimits
+from gateway.ledger.records import AttemptStatus, encode
+from gateway.ledger.schema import EVENT_PICO_USD_MAX
+from gateway.ledger.segment import encode_frame
+from gateway.ledger.verify import verify
+from tests.gateway.ledger_samples import (
+    PRICE_PICO,
+    FakeClock,
+    event_id,
+    fetch,
+    intent,
+    make_database,
+    open_engine,
+    open_spool,
+    settlement,
+    totals,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    return make_database(tmp_path)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def time() -> FakeClock:
+    return FakeClock()
+
+
+async def holds(engine, root) -> None:
+    """Everything that `ledger verify` recomputes is as it should be, quarantine apart."""
+    async with engine.connect() as connection:
+        found = await connection.run_sync(verify, root)
+    assert [fault for fault in found.faults if not fault.startswith("quarantined")] == []
+
+
+async def reasons(engine) -> list[str]:
+    return [row.reason for row in await fetch(engine, sa.select(schema.quarantine.c.reason))]
+
+
+def append_raw(directory, payload: bytes) -> None:
+    """A frame that no writer of ours would write."""
+    number = segment.segment_numbers(directory)[-1]
+    with segment.segment_path(directory, number).open("ab") as file:
+        file.write(encode_frame(payload))
+
+
+async def test_what_was_written_is_booked_and_rolled_up(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    for n in range(50):
+        writer.append(intent(n))
+        writer.append(settlement(n, tokens=n))
+    writer.append(intent(50))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        assert await totals(engine) == (50, sum(range(50)) * PRICE_PICO, 0)
+        (open_id,) = await fetch(engine, sa.select(schema.attempt_intent.c.event_id))
+        assert open_id.event_id == event_id(50)
+        assert loader.stats.events == 50
+        assert loader.stats.backlog_bytes == 0
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_many_rounds_of_one_record_are_as_good_as_one_round(url, root, time):
+    writers = [
+        open_spool(root / name, session=n, clock=time.clock) for n, name in enumerate("abc", 1)
+    ]
+    for n in range(15):
+        writers[n % 3].append(intent(n))
+        writers[n % 3].append(settlement(n))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock, limits=LoaderLimits(batch_records=1))
+        behind = await loader.load_round()
+        assert behind == {"a", "b", "c"}
+        assert loader.stats.backlog_bytes > 0
+        await loader.flush()
+        assert (await totals(engine))[0] == 15
+        await holds(engine, root)
+    for writer in writers:
+        await writer.close()
+
+
+async def test_reading_everything_again_changes_nothing(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    for n in range(20):
+        writer.append(intent(n))
+        writer.append(settlement(n))
+    writer.append(intent(20))
+    async with open_engine(url) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        before = await totals(engine)
+        async with engine.begin() as connection:
+            await connection.execute(sa.delete(schema.spool_cursor))
+        again = Loader(engine, root, clock=time.clock)
+        await again.flush()
+        assert await totals(engine) == before
+        assert again.stats.replays == 20
+        assert again.stats.events == 0
+        assert len(await fetch(engine, sa.select(schema.attempt_intent))) == 1
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_the_same_settlement_twice_in_a_batch_counts_once(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    for record in (intent(1), intent(1), settlement(1), settlement(1, tokens=9)):
+        writer.append(record)
+    async with open_engine(url) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        assert await totals(engine) == (1, 100 * PRICE_PICO, 0)
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_equal_upstream_ids_are_three_events(url, root, time):
+    """GW-086: providers repeat their ids."""
+    writer = open_spool(root / "w", clock=time.clock)
+    for n in range(3):
+        writer.append(intent(n))
+        writer.append(settlement(n, upstream_request_id="chatcmpl-static-1"))
+    async with open_engine(url) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        rows = await fetch(engine, sa.select(schema.spend_event.c.upstream_request_id))
+        assert [row[0] for row in rows] == ["chatcmpl-static-1"] * 3
+    await writer.close()
+
+
+async def test_two_loaders_at_once_book_everything_once(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock, segment_bytes=20_000)
+    limits = LoaderLimits(batch_records=17)
+    async with open_engine(url) as one, open_engine(url) as other:
+        loaders = [Loader(engine, root, clock=time.clock, limits=limits) for engine in (one, other)]
+        for part in range(4):
+            for n in range(part * 50, part * 50 + 50):
+                writer.append(intent(n))
+                writer.append(settlement(n))
+            async with anyio.create_task_group() as tasks:
+                for loader in loaders:
+                    tasks.start_soon(loader.flush)
+        assert await totals(one) == (200, 200 * 100 * PRICE_PICO, 0)
+        await holds(one, root)
+    await writer.close()
+
+
+async def test_an_intent_of_a_dead_writer_becomes_unknown_billing(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1, exposure_pico_usd=12_345))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        assert await totals(engine) == (0, 0, 0), "its writer lives"
+        await writer.close()
+        await loader.flush()
+        assert await totals(engine) == (1, 0, 12_345)
+        (row,) = await fetch(engine, sa.select(schema.spend_event))
+        assert row.status == STATUS_CODES[AttemptStatus.UNKNOWN_BILLING]
+        assert row.is_lost
+        assert loader.stats.lost == 1
+        assert await fetch(engine, sa.select(schema.attempt_intent)) == []
+        await holds(engine, root)
+
+
+async def test_a_new_writer_in_the_same_directory_ends_the_old_ones_attempts(url, root, time):
+    old = open_spool(root / "w", session=1, clock=time.clock)
+    old.append(intent(1))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        await old.close()
+        new = open_spool(root / "w", session=2, clock=time.clock)
+        new.append(intent(2))
+        await loader.flush()
+        (left,) = await fetch(engine, sa.select(schema.attempt_intent.c.event_id))
+        assert left.event_id == event_id(2)
+        assert (await totals(engine))[0] == 1
+        await Loader(engine, root, clock=time.clock).flush()
+        assert (await totals(engine))[0] == 1
+        await new.close()
+
+
+async def test_an_expired_intent_is_given_up_although_its_writer_lives(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1, at_us=time.wall, lifetime_s=30))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock, limits=LoaderLimits(grace_s=10))
+        await loader.flush()
+        time.pass_s(40)
+        await loader.flush()
+        assert (await totals(engine))[0] == 0
+        time.pass_s(1.1)
+        await loader.flush()
+        assert (await totals(engine))[0] == 1
+    await writer.close()
+
+
+async def test_a_settlement_after_the_intent_was_given_up_still_wins_once(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1, at_us=time.wall, lifetime_s=30, exposure_pico_usd=999))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        time.pass_s(3_600)
+        await loader.flush()
+        assert await totals(engine) == (1, 0, 999)
+        writer.append(settlement(1))
+        writer.append(settlement(1))
+        await loader.flush()
+        writer.append(settlement(1, tokens=5))
+        await loader.flush()
+        assert await totals(engine) == (1, 100 * PRICE_PICO, 0)
+        rows = await fetch(engine, sa.select(schema.spend_event).order_by(sa.column("entry")))
+        assert [(row.entry, row.is_lost, row.cost_pico_usd) for row in rows] == [
+            (0, True, 0),
+            (1, False, 100 * PRICE_PICO),
+        ]
+        assert rows[0].at_us == rows[1].at_us
+        assert loader.stats.replays == 2
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_a_late_word_that_nothing_is_known_keeps_the_exposure(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1, at_us=time.wall, lifetime_s=1, exposure_pico_usd=None))
+    writer.append(intent(2, at_us=time.wall, lifetime_s=1, exposure_pico_usd=50))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        time.pass_s(100)
+        await loader.flush()
+        for n in (1, 2):
+            unknown = {"status": "unknown_billing", "quality": "unknown", "usage": {}}
+            writer.append(settlement(n, **unknown, lines=(), cost_pico_usd=0))
+        await loader.flush()
+        assert await totals(engine) == (2, 0, 50)
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_a_clock_that_goes_back_books_what_was_written(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1, at_us=time.wall))
+    time.wall -= 7_200_000_000
+    writer.append(intent(2, at_us=time.wall))
+    writer.append(settlement(1, settled_at_us=time.wall))
+    writer.append(settlement(2, settled_at_us=time.wall))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        assert (await totals(engine))[0] == 2
+        buckets = await fetch(engine, sa.select(schema.rollup_qh.c.bucket_us))
+        assert len({row.bucket_us for row in buckets}) == 2
+        await holds(engine, root)
+    await writer.close()
+
+
+POISON = {
+    "no record at all": b"\xc1 not msgpack",
+    "a record of an unknown kind": b"\x81\xa4kind\xa5bogus",
+    "an unknown status": encode(settlement(1, status="great")),
+    "an unknown quality": encode(settlement(1, quality="great")),
+    "an unknown meter": encode(settlement(1, usage={"love": 3})),
+    "a negative count": encode(settlement(1, usage={"input": -1})),
+    "a cost over a million dollars": encode(
+        settlement(1, cost_pico_usd=EVENT_PICO_USD_MAX + 1, lines=())
+    ),
+    "lines that do not add up": encode(settlement(1, cost_pico_usd=3)),
+    "lines without a cost": encode(settlement(1, cost_pico_usd=None)),
+    "an HTTP status of millions": encode(settlement(1, http_status=10**6)),
+    "a short id": encode(settlement(1, event_id=b"short")),
+    "an intent with a short id": encode(intent(1, request_id=b"short")),
+    "an intent out of time": encode(intent(1, at_us=-1)),
+    "an intent of attempt zero": encode(intent(1, attempt=0)),
+    "an intent with a negative exposure": encode(intent(1, exposure_pico_usd=-1)),
+    "an intent that lives for ever": encode(intent(1, lifetime_s=float("inf"))),
+}
+
+
+@pytest.mark.parametrize("payload", POISON.values(), ids=POISON.keys())
+async def test_a_poison_record_goes_to_quarantine_and_blocks_nothing(url, root, time, payload):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(2))
+    append_raw(root / "w", payload)
+    writer.append(settlement(2))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        assert (await totals(engine))[0] == 1
+        (row,) = await fetch(engine, sa.select(schema.quarantine))
+        assert row.payload == payload
+        assert row.reason
+        assert loader.stats.quarantined == 1
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_a_settlement_without_an_intent_is_kept_aside(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(settlement(1))
+    async with open_engine(url) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        assert await reasons(engine) == ["settled without an intent"]
+    await writer.close()
+
+
+async def test_what_only_the_database_refuses_is_quarantined_alone(url, root, time):
+    """Ten events of a million dollars in one quarter of an hour overflow its cell."""
+    writer = open_spool(root / "w", clock=time.clock)
+    big = EVENT_PICO_USD_MAX // PRICE_PICO
+    for n in range(12):
+        writer.append(intent(n, at_us=time.wall))
+        writer.append(settlement(n, tokens=big))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        assert await totals(engine) == (9, 9 * EVENT_PICO_USD_MAX, 0)
+        assert await reasons(engine) == ["refused by the database: IntegrityError"] * 3
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_damage_in_the_middle_is_kept_aside_and_the_rest_booked(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    for n in range(3):
+        writer.append(intent(n))
+        writer.append(settlement(n))
+    path = segment.segment_path(root / "w", 1)
+    data = bytearray(path.read_bytes())
+    third = list(segment.scan(bytes(data)))[3]
+    data[third.end - 1] ^= 1
+    path.write_bytes(data)
+    async with open_engine(url) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        assert (await totals(engine))[0] == 2
+        assert await reasons(engine) == ["bad_checksum"]
+    await writer.close()
+
+
+async def test_loaded_segments_and_dead_directories_are_removed(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock, segment_bytes=1_000)
+    for n in range(20):
+        writer.append(intent(n))
+        writer.append(settlement(n))
+    assert len(segment.segment_numbers(root / "w")) > 5
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        await loader.flush()
+        assert len(segment.segment_numbers(root / "w")) == 1
+        await writer.close()
+        await loader.flush()
+        assert list(root.iterdir()) == []
+        assert await fetch(engine, sa.select(schema.spool_cursor)) == []
+        again = open_spool(root / "w", session=2, clock=time.clock)
+        again.append(intent(100))
+        again.append(settlement(100))
+        await loader.flush()
+        assert (await totals(engine))[0] == 21
+        await again.close()
+
+
+async def test_a_dead_directory_with_damaged_bytes_stays_and_is_used_again(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1))
+    await writer.close()
+    (root / "w" / "00000001-80.damaged").write_bytes(b"evidence")
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        await loader.flush()
+        assert (root / "w").is_dir()
+        again = open_spool(root / "w", session=2, clock=time.clock)
+        again.append(intent(2))
+        again.append(settlement(2))
+        await loader.flush()
+        assert (await totals(engine))[0] == 2
+        await again.close()
+
+
+async def test_a_writer_that_came_and_died_between_two_rounds_is_adopted_too(url, root, time):
+    (root / "w").mkdir(parents=True)
+    first = open_spool(root / "w", session=1, clock=time.clock)
+    first.append(intent(1))
+    await first.close()
+    (root / "w" / "00000001-80.damaged").write_bytes(b"keeps the directory")
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        second = open_spool(root / "w", session=2, clock=time.clock)
+        second.append(intent(2))
+        await second.close()
+        await loader.flush()
+        assert await totals(engine) == (2, 0, 14_000_000)
+
+
+async def test_a_locked_database_only_lets_the_backlog_grow(url, root, time):
+    """GW-091: an outage loses nothing and counts nothing twice."""
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1))
+    writer.append(settlement(1))
+    limits = LoaderLimits(poll_s=0.01, retry_s=0.01, retry_s_max=0.02)
+    holder = sqlite3.connect(sqlite_path(url), isolation_level=None)
+    async with open_engine(url, busy_s=0.01) as engine, anyio.create_task_group() as tasks:
+        loader = Loader(engine, root, clock=time.clock, limits=limits)
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DatabaseUnavailable, match="locked"):
+            await loader.flush()
+        tasks.start_soon(loader.run)
+        with anyio.fail_after(10):
+            while loader.stats.failed_rounds < 4:
+                await anyio.sleep(0.01)
+        assert "locked" in loader.stats.failure
+        holder.execute("ROLLBACK")
+        holder.close()
+        with anyio.fail_after(10):
+            while loader.stats.events < 1:
+                await anyio.sleep(0.01)
+        assert loader.stats.failure == ""
+        for n in range(2, 5):
+            writer.append(intent(n))
+            writer.append(settlement(n))
+        with anyio.fail_after(10):
+            while loader.stats.events < 4:
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    async with open_engine(url) as engine:
+        assert await totals(engine) == (4, 4 * 100 * PRICE_PICO, 0)
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_an_outage_in_the_middle_of_a_batch_is_no_poison(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1))
+    writer.append(settlement(1))
+    async with open_engine(url) as engine:
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql("ALTER TABLE spend_event RENAME TO away")
+        loader = Loader(engine, root, clock=time.clock)
+        with pytest.raises(DatabaseUnavailable):
+            await loader.load_round()
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql("ALTER TABLE away RENAME TO spend_event")
+        await loader.flush()
+        assert (await totals(engine))[0] == 1
+        assert await reasons(engine) == []
+    await writer.close()
+
+
+async def test_an_outage_while_booking_one_by_one_is_no_poison(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    big = EVENT_PICO_USD_MAX // PRICE_PICO
+    for n in range(10):
+        writer.append(intent(n, at_us=time.wall))
+        writer.append(settlement(n, tokens=big))
+    async with open_engine(url) as engine:
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql("DROP TABLE quarantine")
+        loader = Loader(engine, root, clock=time.clock)
+        with pytest.raises(DatabaseUnavailable):
+            await loader.load_round()
+        assert await totals(engine) == (0, 0, 0)
+    await writer.close()
+
+
+async def test_no_spool_root_is_nothing_to_do(url, root, time):
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        assert loader.stats.events == 0
