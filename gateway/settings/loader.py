@@ -98,7 +98,7 @@ def load(
         return _load_defaults(environ, today)
     root, problems = merge.read(chosen)
     base_dir = chosen.absolute().parent
-    tree, included, more = merge.with_includes(root, base_dir)
+    tree, included, more = merge.with_includes(root, base_dir, own_path=chosen)
     return _checked(
         tree,
         problems=(*problems, *more),

@@ -34,18 +34,22 @@ def read(path: Path) -> tuple[nodes.Mapping, tuple[Problem, ...]]:
 
 
 def with_includes(
-    root: nodes.Mapping, folder: Path
+    root: nodes.Mapping, folder: Path, *, own_path: Path | None = None
 ) -> tuple[nodes.Mapping, tuple[Path, ...], tuple[Problem, ...]]:
     """Join a file with those that it includes.
 
     Args:
         root: The file that includes.
         folder: Where its globs begin.
+        own_path: The including file, which a glob may find too.
 
     Returns:
         The joined tree, the included files, and what is wrong with them.
     """
     paths, problems = _included(root, folder)
+    if own_path is not None:
+        own = own_path.resolve()
+        paths = [path for path in paths if path.resolve() != own]
     joined = root
     for path in paths:
         try:

@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 NAME_CHARACTERS_MAX = 128
 USD_MAX = Decimal(10) ** 9
-_USD_TEXT = r"[0-9]{1,10}(\.[0-9]{1,18})?"
+_USD_TEXT = r"[0-9]{1,10}(\.[0-9]{1,18})?([eE]-?[0-9]{1,2})?"
 _PRICE_PLACES = 18
 
 
@@ -51,20 +51,16 @@ Many = Annotated[tuple[Item, ...], BeforeValidator(_to_tuple)]
 """A list in the file, a tuple in the program."""
 
 
-def _to_usd(value: object) -> object:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        value = Decimal(value)
-    if isinstance(value, str):
-        if not re.fullmatch(_USD_TEXT, value):
-            raise ValueError("must be an amount in US dollars such as 0.05")
-        value = Decimal(value)
-    if isinstance(value, Decimal):
-        exponent = value.as_tuple().exponent
-        if not isinstance(exponent, int) or exponent < -_PRICE_PLACES:
-            raise ValueError(f"must have at most {_PRICE_PLACES} decimal places")
-    return value
+def _to_usd(value: object) -> Decimal:
+    is_text = isinstance(value, str) and re.fullmatch(_USD_TEXT, value) is not None
+    is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+    if not (is_text or is_number):
+        raise ValueError("must be an amount in US dollars such as 0.05")
+    amount = Decimal(cast("str | int | Decimal", value))
+    exponent = amount.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -_PRICE_PLACES:
+        raise ValueError(f"must have at most {_PRICE_PLACES} decimal places")
+    return amount
 
 
 Usd = Annotated[

@@ -92,7 +92,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def hint(word: str, known: Iterable[str]) -> str:
     """The end of a sentence that names the nearest known word, empty when none is near."""
     match = nearest(word, known)
-    return f"; did you mean `{match}`?" if match is not None else ""
+    return f"; did you mean `{nodes.shorten(match)}`?" if match is not None else ""
 
 
 def _path(detail: ErrorDetails) -> Path:

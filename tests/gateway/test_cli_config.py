@@ -151,7 +151,8 @@ def test_show_fills_in_defaults_and_shows_no_secret(fareway, tmp_path, monkeypat
 
 
 def test_what_show_prints_is_a_configuration_again(fareway, tmp_path):
-    (tmp_path / "fareway.yaml").write_text(EXAMPLE.read_text())
+    text = EXAMPLE.read_text().replace("gpu_usd_per_hour: 0.10", "gpu_usd_per_hour: 0.00000005")
+    (tmp_path / "fareway.yaml").write_text(text)
     (tmp_path / "again.yaml").write_text(fareway("config", "show")[1])
     digest = json.loads(fareway("config", "check", "--json")[1])["digest"]
     again = fareway("config", "check", "--json", "--config", "again.yaml")[1]
