@@ -46,7 +46,8 @@ class HealthBoard:
     monotonic_s: Callable[[], float]
     _faults: dict[str, str] = field(default_factory=dict[str, str])
     _paused_until_s: dict[str, float] = field(default_factory=dict[str, float])
-    _speeds: dict[str, MeasuredSpeed] = field(default_factory=dict[str, MeasuredSpeed])
+    _prefill_tps: dict[str, float] = field(default_factory=dict[str, float])
+    _decode_tps: dict[str, float] = field(default_factory=dict[str, float])
 
     def set_fault(self, deployment: str, reason: str | None) -> None:
         """Note that a deployment of ours is not there; None when it is again."""
@@ -80,19 +81,30 @@ class HealthBoard:
         return False
 
     def speed(self, deployment: str) -> MeasuredSpeed | None:
-        """Measured speed of a machine of ours, None before the first measurement."""
-        return self._speeds.get(deployment)
+        """Measured speed of a machine of ours, None before both its parts were measured."""
+        prefill_tps = self._prefill_tps.get(deployment)
+        decode_tps = self._decode_tps.get(deployment)
+        if prefill_tps is None or decode_tps is None:
+            return None
+        return MeasuredSpeed(
+            prefill_tps=max(1, round(prefill_tps)), decode_tps=max(1, round(decode_tps))
+        )
 
-    def note_speed(self, deployment: str, measured: MeasuredSpeed) -> None:
-        """Take a measurement into the running average."""
-        known = self._speeds.get(deployment)
-        if known is not None:
-            measured = MeasuredSpeed(
-                prefill_tps=_blend(known.prefill_tps, measured.prefill_tps),
-                decode_tps=_blend(known.decode_tps, measured.decode_tps),
-            )
-        self._speeds[deployment] = measured
+    def note_speed(
+        self, deployment: str, *, prefill_tps: float | None, decode_tps: float | None
+    ) -> None:
+        """Take a measurement into the running average.
+
+        Args:
+            deployment: Whose.
+            prefill_tps: Prompt tokens per busy second, None when not measured this time.
+            decode_tps: Generated tokens per busy second, None when not measured this time.
+        """
+        _blend(self._prefill_tps, deployment, prefill_tps)
+        _blend(self._decode_tps, deployment, decode_tps)
 
 
-def _blend(known_tps: int, measured_tps: int) -> int:
-    return max(1, round(known_tps + _SPEED_WEIGHT * (measured_tps - known_tps)))
+def _blend(speeds: dict[str, float], deployment: str, measured_tps: float | None) -> None:
+    if measured_tps is not None:
+        known_tps = speeds.get(deployment, measured_tps)
+        speeds[deployment] = known_tps + _SPEED_WEIGHT * (measured_tps - known_tps)

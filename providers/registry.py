@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from local_engine.api import Done
 from providers.compatible import Account, OpenAiCompatibleProvider, Row, load_catalog
 from providers.contract import Capabilities, Provider
 from providers.native.local import EngineLink, LocalProvider
@@ -45,10 +46,12 @@ class LocalDescription:
     Attributes:
         name: Its name in the configuration.
         links: A link per model id; shared with whoever supervises the engines.
+        on_done: Told the deployment and the engine's account of each generation.
     """
 
     name: str
     links: Mapping[str, EngineLink]
+    on_done: Callable[[str, Done], None] | None = None
 
 
 Description = CompatibleDescription | LocalDescription
@@ -106,7 +109,7 @@ def _build(
     description: Description, rows: Mapping[str, Row], clock: Callable[[], datetime]
 ) -> Provider:
     if isinstance(description, LocalDescription):
-        return LocalProvider(description.name, description.links)
+        return LocalProvider(description.name, description.links, on_done=description.on_done)
     row = rows.get(description.kind)
     if row is None:
         raise ValueError(f"kind {description.kind} is not built")

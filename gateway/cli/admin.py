@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import anyio
 
-from gateway.process import admin_socket
 from gateway.channel import Channel
+from gateway.process import admin_socket
 from gateway.settings.loader import LoadedConfig
 
 T = TypeVar("T")

@@ -14,13 +14,13 @@ import typer
 
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import Environment, hash_key, make_key
+from gateway.channel import ChannelError
 from gateway.cli.admin import CALL_TIMEOUT_S, running_gateway
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import system_clock
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.keys import StoredKey
-from gateway.channel import ChannelError
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
@@ -194,7 +194,12 @@ async def _change_offline(config: LoadedConfig, params: KeyRecord | str) -> None
         await service.stop(drain=False)
 
 
-async def _stored(config: LoadedConfig) -> Sequence[StoredKey]:
+async def stored_keys(config: LoadedConfig) -> Sequence[StoredKey]:
+    """Every key of the database, revoked ones included.
+
+    Raises:
+        CliFault: The ledger cannot be read.
+    """
     try:
         async with running_gateway(config) as gateway:
             if gateway is not None:
@@ -224,7 +229,7 @@ _COLUMNS = ("key_id", "team", "project", "name", "state", "models", "expires_at"
 async def _rows(config: LoadedConfig) -> list[dict[str, object]]:
     now_us = system_clock().wall_us()
     declared = fixed_key_records(config, environ=process_environ(), pepper=bytes(32))
-    records = [*declared, *(stored.record for stored in await _stored(config))]
+    records = [*declared, *(stored.record for stored in await stored_keys(config))]
     return [_row(record, now_us) for record in records]
 
 

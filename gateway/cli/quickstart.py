@@ -1,11 +1,12 @@
 """`fareway quickstart`: start everything, send one real request, show its way and its cost.
 
-What `make run` calls. The key that it makes is kept in a 0600 file of the state directory, so that a
-second run shows the same one and nobody's copy goes dead.
+What `make run` calls. The key that it makes is kept in a 0600 file of the state directory, so that
+a second run shows the same one and nobody's copy goes dead.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from gateway.app import PolicyUnproved
+from gateway.auth.keys import parse_key_id
 from gateway.cli.admin import CALL_TIMEOUT_S, running_gateway
 from gateway.cli.faults import CliFault
 from gateway.cli.fitting import larger_model_advice
-from gateway.cli.keys import NewKeyOrder, create_key
+from gateway.cli.keys import NewKeyOrder, create_key, stored_keys
 from gateway.cli.options import ConfigOption
 from gateway.clock import system_clock
 from gateway.ledger.recent import RecentRequest
@@ -32,7 +34,6 @@ from gateway.process.messages import ServiceStatus
 from gateway.process.serve import Prepared, prepare
 from gateway.process.supervisor import ServeError
 from gateway.settings.environment import config_path, process_environ
-from gateway.settings.errors import SecretError
 from gateway.settings.loader import LoadedConfig, load
 from gateway.settings.providers import LocalProvider
 from gateway.settings.secrets import read_secret_file
@@ -230,16 +231,26 @@ async def _engine_states(loaded: LoadedConfig) -> dict[str, str]:
 
 
 async def _key(loaded: LoadedConfig) -> str:
-    """The key of an earlier run, or a new one of the first team."""
+    """The key of an earlier run while it is in use, or a new one of the first team."""
     path = loaded.state_dir / KEY_FILE
-    try:
-        return read_secret_file(path)
-    except SecretError:
-        pass
+    in_use = {
+        stored.record.key_id: stored.record.name
+        for stored in await stored_keys(loaded)
+        if not stored.record.disabled
+    }
+    if path.exists():
+        text = read_secret_file(path)
+        if parse_key_id(text.encode()) in in_use:
+            return text
     if not loaded.settings.teams:
         raise CliFault("the configuration has no team; add one under `teams:`")
     team = next(iter(loaded.settings.teams))
-    made = await create_key(loaded, NewKeyOrder(team=team, name=KEY_NAME))
+    name = next(
+        name
+        for number in itertools.count(1)
+        if (name := KEY_NAME if number == 1 else f"{KEY_NAME}-{number}") not in in_use.values()
+    )
+    made = await create_key(loaded, NewKeyOrder(team=team, name=name))
     path.touch(mode=0o600)
     path.write_text(made.text + "\n", encoding="ascii")
     return made.text

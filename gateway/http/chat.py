@@ -92,7 +92,6 @@ class ChatCall:
         if admitted.decision.refusal is not None:
             raise refusal_error(admitted.decision.refusal)
         job = self._job(request_id, principal, parsed, controls, admitted, base, accepted_s)
-        service.metrics.overhead.observe(service.clock.monotonic_s() - accepted_s)
         await self._relay(job, client)
 
     async def _relay(self, job: Job, client: ClientStream) -> None:
@@ -129,7 +128,9 @@ class ChatCall:
     ) -> Job:
         service = self.service
         decision = admitted.decision
-        head = list(base)
+        overhead_s = service.clock.monotonic_s() - accepted_s
+        service.metrics.overhead.observe(overhead_s)
+        base.append((b"x-fareway-overhead-ms", f"{overhead_s * 1000:.2f}".encode()))
         adapted: tuple[str, ...] = ()
         if header(self.headers, b"idempotency-key") is not None:
             adapted = ("idempotency-key ignored",)
@@ -157,7 +158,7 @@ class ChatCall:
             prompt_tokens_estimate=parsed.prompt_tokens_estimate,
             allows_empty=parsed.max_output_tokens == 0,
             accepted_s=accepted_s,
-            headers=head,
+            headers=tuple(base),
             adapted=adapted,
         )
 

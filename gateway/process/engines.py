@@ -14,13 +14,14 @@ from functools import partial
 
 import anyio
 import anyio.to_thread
-from local_engine.model_store import ModelStore, StoredModel
 
+from gateway.channel import Channel, ChannelError, socket_pair
 from gateway.clock import Clock
 from gateway.process.backoff import Backoff
-from gateway.channel import Channel, ChannelError, socket_pair
 from gateway.process.messages import EngineFault, EngineLink
 from local_engine.api import EngineConfig, EngineError, EngineProcess, ModelFileError, spawn_engine
+from local_engine.model_sources import OnProgress
+from local_engine.model_store import ModelStore, StoredModel
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,6 @@ TERMINATE_AFTER_S = 5.0
 
 STARTING = "starting"
 READY = "ready"
-
-Progress = Callable[[int, int | None, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +59,7 @@ class _Running:
     spec: EngineSpec
     state: str = STARTING
     process: EngineProcess | None = None
+    is_loaded: bool = False  # from here on workers can be linked; `ready` is when they are
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class EngineSupervisor:
     specs: Sequence[EngineSpec]
     store: ModelStore
     clock: Clock
-    on_progress: Progress
+    on_progress: OnProgress
     _engines: dict[str, _Running] = field(default_factory=dict[str, _Running])
     _workers: Callable[[], Sequence[Channel]] = field(default=lambda: ())
 
@@ -107,7 +107,7 @@ class EngineSupervisor:
     async def link_worker(self, channel: Channel) -> None:
         """Give a new worker its links to the engines that are ready, and the reasons for others."""
         for running in list(self._engines.values()):
-            if running.state == READY and running.process is not None:
+            if running.is_loaded and running.process is not None:
                 await self._link(running, running.process, channel)
             elif running.state != STARTING:
                 await _tell(channel, _fault(running))
@@ -140,12 +140,14 @@ class EngineSupervisor:
         running.process = process
         try:
             await process.control.wait_ready()
-            running.state = READY
+            running.is_loaded = True
             for channel in self._workers():
                 await self._link(running, process, channel)
+            running.state = READY
             await process.control.wait()
         finally:
             running.process = None
+            running.is_loaded = False
             with anyio.CancelScope(shield=True):
                 await _end(process)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from gateway.process.backoff import Backoff
 from gateway.channel import ChannelError, Method
+from gateway.process.backoff import Backoff
 from gateway.process.child import KILL_AFTER_S, Child, spawn
 
 logger = logging.getLogger(__name__)

@@ -1,34 +1,89 @@
-"""From the configuration's providers to provider objects; opens nothing."""
+"""From the configuration's providers to provider objects; nothing is connected here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from gateway.settings.loader import LoadedConfig
-from gateway.settings.providers import LocalProvider as LocalSettings
-from gateway.settings.providers import ServerProvider
+from gateway.settings.providers import LocalProvider, ServerProvider
 from gateway.settings.secrets import resolve
-from providers.compatible import Account, OpenAiCompatibleProvider, load_catalog
+from local_engine.api import Done
 from providers.contract import Capabilities, Provider
+from providers.native.local import EngineLink
+from providers.registry import (
+    CompatibleDescription,
+    Description,
+    LocalDescription,
+    build_providers,
+)
 
-CATALOG = load_catalog()
+Links = Mapping[str, Mapping[str, EngineLink]]
 
 
-def build_providers(
-    config: LoadedConfig, *, environ: Mapping[str, str]
+def engine_links(config: LoadedConfig) -> Links:
+    """An unconnected link per local model, by provider name and model id."""
+    return {
+        name: {model.id: EngineLink() for model in provider.models}
+        for name, provider in config.settings.providers.items()
+        if isinstance(provider, LocalProvider)
+    }
+
+
+def set_up_providers(
+    config: LoadedConfig,
+    *,
+    environ: Mapping[str, str],
+    links: Links,
+    on_done: Callable[[str, Done], None] | None = None,
 ) -> dict[str, Provider]:
-    found: dict[str, Provider] = {}
+    """Make every provider of a configuration.
+
+    Args:
+        config: The configuration.
+        environ: For the keys that it names.
+        links: From `engine_links`.
+        on_done: Told the engine's account of each generation.
+
+    Raises:
+        SecretError: A key is missing.
+        ValueError: A base URL cannot be used.
+    """
+    descriptions = _descriptions(config, environ=environ, links=links, on_done=on_done)
+    return build_providers(descriptions, clock=lambda: datetime.now(UTC))
+
+
+def _descriptions(
+    config: LoadedConfig,
+    *,
+    environ: Mapping[str, str],
+    links: Links,
+    on_done: Callable[[str, Done], None] | None,
+) -> Iterator[Description]:
+    windows = _context_windows(config)
     for name, provider in config.settings.providers.items():
-        if isinstance(provider, ServerProvider):
+        if isinstance(provider, LocalProvider):
+            yield LocalDescription(name=name, links=links[name], on_done=on_done)
+        elif isinstance(provider, ServerProvider):
             key = provider.api_key
-            found[name] = OpenAiCompatibleProvider(
-                Account(
-                    name=name,
-                    base_url=provider.base_url,
-                    api_key=None if key is None else resolve(key, environ=environ, config=config),
-                ),
-                CATALOG["openai_compatible"],
-                clock=lambda: datetime.now(UTC),
+            yield CompatibleDescription(
+                name=name,
+                kind=provider.kind,
+                base_url=provider.base_url,
+                api_key=None if key is None else resolve(key, environ=environ, config=config),
+                model_capabilities={
+                    model_id: Capabilities(context_window_tokens=window)
+                    for model_id, window in windows.get(name, {}).items()
+                },
             )
+
+
+def _context_windows(config: LoadedConfig) -> dict[str, dict[str, int]]:
+    """Context windows that the configuration states, by provider and model id."""
+    found: dict[str, dict[str, int]] = {}
+    for model in config.settings.models.values():
+        for entry in model.deployments:
+            if entry.context_window_tokens is not None:
+                models = found.setdefault(entry.provider, {})
+                models[entry.model_id] = entry.context_window_tokens
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.app import load_credentials, proved_policy
 from gateway.clock import Clock
-from gateway.process.engines import EngineSpec, EngineSupervisor, Progress
+from gateway.process.engines import EngineSpec, EngineSupervisor
 from gateway.process.supervisor import ServeError, Supervisor, bind
 from gateway.settings.declared_keys import load_admin_key
 from gateway.settings.loader import LoadedConfig
@@ -17,6 +17,7 @@ from gateway.settings.providers import LocalModelSettings, LocalProvider
 from gateway.settings.secrets import Label, load_master_keys
 from gateway.settings.unbuilt import unbuilt
 from local_engine.api import EngineConfig
+from local_engine.model_sources import OnProgress
 from local_engine.model_store import ModelStore, default_root
 
 DEFAULT_KV_BYTES = 1024**3
@@ -48,7 +49,7 @@ def prepare(
     environ: Mapping[str, str],
     clock: Clock,
     on_ready: Callable[[str], None],
-    on_progress: Progress,
+    on_progress: OnProgress,
 ) -> Prepared:
     """Check everything that can be checked before a process is started, and bind the port.
 

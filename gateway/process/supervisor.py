@@ -19,16 +19,16 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 from anyio.abc import TaskGroup
 
 from gateway.auth.directory import KeyRecord
+from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.clock import Clock
 from gateway.process import admin_socket
 from gateway.process.backoff import Backoff
-from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper
@@ -82,7 +82,7 @@ class Supervisor:
     @property
     def url(self) -> str:
         """The base URL that clients use."""
-        host, port = self.listener.getsockname()[:2]
+        host, port = cast("tuple[str, int]", self.listener.getsockname()[:2])
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def stop(self) -> None:

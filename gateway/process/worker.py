@@ -23,16 +23,16 @@ import uvicorn
 import uvloop
 
 from gateway.app import Credentials, build_service, load_credentials
+from gateway.channel import Channel, RemoteError, method
 from gateway.clock import Clock, system_clock
 from gateway.health import HealthBoard
 from gateway.http.asgi import Application
 from gateway.http.messages import AsgiApplication
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
-from gateway.channel import Channel, RemoteError, method
 from gateway.process.local_links import LocalLinks
 from gateway.process.messages import Drain, EngineFault, EngineLink, KeysUpdate, WorkerSetup
-from gateway.process.provider_setup import build_providers
+from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
 from gateway.telemetry.logs import set_up_logging
@@ -153,7 +153,7 @@ class _Parts:
         """Answer clients until told to end."""
         server = _Server(
             uvicorn.Config(
-                Application(self.service, _make_pages),  # type: ignore[arg-type]
+                Application(self.service, _make_pages),
                 http="httptools",
                 ws="none",
                 lifespan="off",
@@ -211,8 +211,11 @@ def _build_parts(
 ) -> _Parts:
     health = HealthBoard(monotonic_s=clock.monotonic_s)
     credentials = load_credentials(config, environ)
-    links = LocalLinks(health=health)
-    providers = build_providers(config, environ=environ)
+    links = LocalLinks(links=engine_links(config), health=health)
+    links.start()
+    providers = set_up_providers(
+        config, environ=environ, links=links.links, on_done=links.note_done
+    )
     spool = SpoolWriter(
         config.spool_dir / f"worker-{setup.index}",
         durability=Durability(config.settings.storage.durability),
@@ -246,11 +249,15 @@ def _make_pages(service: Service) -> AsgiApplication:
     return make_pages(service)
 
 
+class _Arguments(argparse.Namespace):
+    control_fd: int
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run a worker; the supervisor is the only caller."""
     parser = argparse.ArgumentParser(prog="gateway.process.worker")
     parser.add_argument("--control-fd", type=int, required=True)
-    control_fd: int = parser.parse_args(arguments).control_fd
+    control_fd = parser.parse_args(arguments, namespace=_Arguments()).control_fd
     set_up_logging("worker")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -188,12 +188,10 @@ class Relay:
         self, job: Job, deployment: str, attempts: int, adapted: Sequence[str]
     ) -> list[tuple[bytes, bytes]]:
         """Response headers that name the attempt."""
-        overhead_ms = (self.clock.monotonic_s() - job.accepted_s) * 1000
         headers = [
             *job.headers,
             (b"x-fareway-deployment", header_text(deployment)),
             (b"x-fareway-attempts", str(attempts).encode()),
-            (b"x-fareway-overhead-ms", f"{overhead_ms:.1f}".encode()),
         ]
         adapted = [*job.adapted, *adapted]
         if adapted:

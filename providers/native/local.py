@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -71,10 +71,23 @@ class EngineLink:
 class LocalProvider:
     """The engines of this machine; implements `contract.Provider`."""
 
-    def __init__(self, name: str, links: Mapping[str, EngineLink]) -> None:
-        """Take the links by model id; they may be without a client for now."""
+    def __init__(
+        self,
+        name: str,
+        links: Mapping[str, EngineLink],
+        *,
+        on_done: Callable[[str, Done], None] | None = None,
+    ) -> None:
+        """Take the links; nothing is sent yet.
+
+        Args:
+            name: The name in the configuration.
+            links: By model id; they may be without a client for now.
+            on_done: Told the deployment and the engine's account of each generation.
+        """
         self._name = name
         self._links = links
+        self._on_done = on_done
         self._calls = itertools.count(1)
 
     @property
@@ -126,6 +139,8 @@ class LocalProvider:
             if generation is not None and generation.done is not None:
                 report = _report(generation.done)
                 facts.gpu_busy_us = report.usage.gpu_us
+                if self._on_done is not None:
+                    self._on_done(deployment, generation.done)
                 if reader is None or not reader.has_reported:
                     facts.closing_usage = report
 
