@@ -78,6 +78,8 @@ def write_tiny_llama(
     pre: str = "smollm",
     chat_template: str | None = CHATML,
     padded_rows: int = 0,
+    biases: bool = False,
+    rope_factors: bool = False,
     metadata: dict[str, object] | None = None,
 ) -> Path:
     """Write a random model that decodes, batches and chats like a large one.
@@ -89,6 +91,8 @@ def write_tiny_llama(
         architecture: `llama` or `qwen2` (which adds biases to q, k and v).
         tied: True leaves out the output matrix, so that the embedding serves as the head.
         padded_rows: Rows of the embedding past the vocabulary, as files padded for alignment have.
+        biases: Add biases to q, k and v, as `qwen2` always has.
+        rope_factors: Add one divisor per rotary frequency, as Llama 3 files have.
         metadata: Further keys; a value is an int (uint32), float (float32), str or bool.
 
     Returns:
@@ -132,11 +136,14 @@ def write_tiny_llama(
         matrix(f"{block}.ffn_gate.weight", inter, hidden, scale=2.0)
         matrix(f"{block}.ffn_up.weight", inter, hidden, scale=2.0)
         matrix(f"{block}.ffn_down.weight", hidden, inter, scale=2.0)
-        if architecture == "qwen2":
+        if biases or architecture == "qwen2":
             vector(f"{block}.attn_q.bias", hidden, centre=0.0)
             vector(f"{block}.attn_k.bias", kv_width, centre=0.0)
             vector(f"{block}.attn_v.bias", kv_width, centre=0.0)
     vector("output_norm.weight", hidden, centre=1.0)
+    if rope_factors:
+        factors = np.linspace(1.0, 8.0, hidden // heads // 2, dtype=np.float32)
+        writer.add_tensor("rope_freqs.weight", factors)
     if not tied:
         matrix("output.weight", vocab + padded_rows, hidden)
     writer.write_header_to_file()
