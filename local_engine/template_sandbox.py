@@ -147,6 +147,12 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
                 return attr in methods
         return super().is_safe_attribute(obj, attr, value)
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Look up an attribute or item by name; names of Python's own machinery are refused."""
+        if attribute.startswith("__"):
+            return self.unsafe_undefined(obj, attribute)
+        return super().getattr(obj, attribute)
+
     def wrap_str_format(self, value: object) -> None:
         """Leave `str.format` to `is_safe_attribute`, which refuses it; Jinja would permit it."""
 
