@@ -6,13 +6,11 @@ the command opens the database itself.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import anyio
 
-from gateway.channel import Channel
+from gateway.channel import Channel, ChannelError
 from gateway.process import admin_socket
 from gateway.settings.loader import LoadedConfig
 
@@ -20,16 +18,41 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 60.0
 
 
-@asynccontextmanager
-async def running_gateway(config: LoadedConfig) -> AsyncGenerator[Channel | None]:
-    """A channel to the running gateway, None when none runs."""
+class NoGateway(Exception):
+    """No gateway of this configuration runs on this machine."""
+
+
+async def call_gateway(
+    config: LoadedConfig, name: str, params: object = None, *, result_type: type[T]
+) -> T:
+    """Call a method of the running gateway.
+
+    Args:
+        config: Whose gateway.
+        name: A method of the supervisor.
+        params: What it takes.
+        result_type: What it answers.
+
+    Raises:
+        NoGateway: None runs.
+        ChannelError: The call failed, or the gateway refused.
+    """
     sock = admin_socket.connect(config.spool_dir)
     if sock is None:
-        yield None
-        return
+        raise NoGateway
     channel = Channel(sock, {}, name="gateway")
+    results: list[T] = []
+    failures: list[ChannelError] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(channel.run)
-        yield channel
+        try:
+            results.append(
+                await channel.call(name, params, result_type=result_type, timeout_s=CALL_TIMEOUT_S)
+            )
+        except ChannelError as error:
+            failures.append(error)  # raised outside, so that the task group does not wrap it
         channel.close()
         tasks.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+    return results[0]

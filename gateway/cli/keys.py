@@ -15,7 +15,7 @@ import typer
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import Environment, hash_key, make_key
 from gateway.channel import ChannelError
-from gateway.cli.admin import CALL_TIMEOUT_S, running_gateway
+from gateway.cli.admin import NoGateway, call_gateway
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import system_clock
@@ -174,11 +174,10 @@ async def _revoke(config: LoadedConfig, key_id: str) -> None:
 
 async def _change(config: LoadedConfig, method: str, params: KeyRecord | str) -> None:
     try:
-        async with running_gateway(config) as gateway:
-            if gateway is not None:
-                await gateway.call(method, params, result_type=type(None), timeout_s=CALL_TIMEOUT_S)
-                return
-        await _change_offline(config, params)
+        try:
+            await call_gateway(config, method, params, result_type=type(None))
+        except NoGateway:
+            await _change_offline(config, params)
     except (ChannelError, LedgerError) as error:
         raise CliFault(str(error)) from error
 
@@ -201,11 +200,10 @@ async def stored_keys(config: LoadedConfig) -> Sequence[StoredKey]:
         CliFault: The ledger cannot be read.
     """
     try:
-        async with running_gateway(config) as gateway:
-            if gateway is not None:
-                return await gateway.call(
-                    "list_keys", None, result_type=list[StoredKey], timeout_s=CALL_TIMEOUT_S
-                )
+        try:
+            return await call_gateway(config, "list_keys", result_type=list[StoredKey])
+        except NoGateway:
+            pass  # nobody else has the database open
         service = await _offline(config)
         try:
             return await service.list_keys()

@@ -23,7 +23,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from gateway.app import PolicyUnproved
 from gateway.auth.keys import parse_key_id
-from gateway.cli.admin import CALL_TIMEOUT_S, running_gateway
+from gateway.channel import ChannelError
+from gateway.cli.admin import NoGateway, call_gateway
 from gateway.cli.faults import CliFault
 from gateway.cli.fitting import larger_model_advice
 from gateway.cli.keys import NewKeyOrder, create_key, stored_keys
@@ -137,7 +138,7 @@ async def _run(run: _Run, prompt: str, once: bool) -> str | None:
         await ready.wait()
         try:
             await _demonstrate(run, prompt)
-        except (CliFault, aiohttp.ClientError) as error:
+        except (CliFault, NoGateway, ChannelError, aiohttp.ClientError) as error:
             failure = str(error)
         if once or failure is not None:
             supervisor.stop()
@@ -221,13 +222,7 @@ async def _wait_for_engine(run: _Run, model: str) -> None:
 
 
 async def _engine_states(loaded: LoadedConfig) -> dict[str, str]:
-    async with running_gateway(loaded) as gateway:
-        if gateway is None:
-            raise CliFault("the gateway does not answer on its admin socket")
-        status = await gateway.call(
-            "status", None, result_type=ServiceStatus, timeout_s=CALL_TIMEOUT_S
-        )
-    return status.engines
+    return (await call_gateway(loaded, "status", result_type=ServiceStatus)).engines
 
 
 async def _key(loaded: LoadedConfig) -> str:
@@ -297,13 +292,8 @@ async def _ask(url: str, key: str, model: str, prompt: str) -> _Answer:
 
 
 async def _ledger_row(loaded: LoadedConfig, request_id: str) -> RecentRequest:
-    async with running_gateway(loaded) as gateway:
-        if gateway is None:
-            raise CliFault("the gateway does not answer on its admin socket")
-        await gateway.call("flush", None, result_type=type(None), timeout_s=CALL_TIMEOUT_S)
-        rows = await gateway.call(
-            "recent_requests", 50, result_type=list[RecentRequest], timeout_s=CALL_TIMEOUT_S
-        )
+    await call_gateway(loaded, "flush", result_type=type(None))
+    rows = await call_gateway(loaded, "recent_requests", 50, result_type=list[RecentRequest])
     found = next((row for row in rows if row.request_id == request_id), None)
     if found is None:
         raise CliFault(f"request {request_id} is not in the ledger")
