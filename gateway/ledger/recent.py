@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -51,7 +51,7 @@ def recent_requests(
         count: At most this many, and `RECENT_MAX`.
         team: Only this team's, None for all; empty means those without a team.
     """
-    at_most = min(count, RECENT_MAX)
+    at_most = max(min(count, RECENT_MAX), 0)
     table = schema.spend_event
     # Walks the index on time; a request has a handful of attempts.
     wanted = sa.select(table.c.request_id).order_by(table.c.at_us.desc())
@@ -94,11 +94,11 @@ def _attempts(connection: sa.Connection, request_ids: Sequence[bytes]) -> list[_
     return [
         msgspec.convert(
             {
-                **row,
+                **{str(name): value for name, value in cast("Mapping[str, object]", row).items()},
                 "key_id": row["key_name"],
                 "units": {meter: row[f"{meter}_units"] for meter in METERS},
-                "quality": QUALITIES[cast("int", row["quality"])],
-                "status": STATUSES[cast("int", row["status"])],
+                "quality": QUALITIES[cast("int", row["quality"])].value,
+                "status": STATUSES[cast("int", row["status"])].value,
             },
             _Attempt,
         )

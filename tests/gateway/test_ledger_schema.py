@@ -1,0 +1,181 @@
+"""The schema: up, down, up; the same on paper and on disk; append-only."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.schema import CreateTable
+
+from gateway.ledger import migrate, schema
+from gateway.ledger.columns import (
+    Id16,
+    InstantUs,
+    PicoTotal,
+    from_microseconds,
+    to_microseconds,
+)
+from gateway.ledger.database import migrating_engine, reading_engine, sqlite_path, writing_engine
+from gateway.ledger.errors import DatabaseUnavailable, UnsupportedDatabase
+from gateway.ledger.loader import Loader
+from tests.gateway.ledger_samples import (
+    FakeClock,
+    fetch,
+    intent,
+    make_database,
+    open_engine,
+    open_spool,
+    settlement,
+)
+
+
+def tables(url: str) -> set[str]:
+    engine = migrating_engine(url)
+    with engine.connect() as connection:
+        return set(sa.inspect(connection).get_table_names())
+
+
+def test_the_schema_goes_up_and_down_and_up_again(tmp_path):
+    url = f"sqlite:///{tmp_path / 'new' / 'ledger.db'}"
+    assert migrate.current(url) is None
+    migrate.upgrade(url)
+    assert migrate.current(url) == migrate.head()
+    assert tables(url) == {*schema.metadata.tables, "alembic_version"}
+    migrate.downgrade(url, "base")
+    assert migrate.current(url) is None
+    assert tables(url) == {"alembic_version"}
+    migrate.upgrade(url)
+    migrate.upgrade(url)
+    assert tables(url) == {*schema.metadata.tables, "alembic_version"}
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_code(tmp_path):
+    engine = migrating_engine(make_database(tmp_path))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, schema.metadata) == []
+
+
+def test_check_constraints_of_the_migrations_are_those_of_the_code(tmp_path):
+    engine = migrating_engine(make_database(tmp_path))
+    with engine.connect() as connection:
+        inspector = sa.inspect(connection)
+        for table in schema.metadata.sorted_tables:
+            stored = {check["name"] for check in inspector.get_check_constraints(table.name)}
+            declared = {
+                check.name for check in table.constraints if isinstance(check, sa.CheckConstraint)
+            }
+            assert stored == declared, table.name
+
+
+def test_a_failed_migration_leaves_nothing_behind(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    engine = migrating_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE meta (name TEXT)")
+    with pytest.raises(DatabaseUnavailable, match="already exists"):
+        migrate.upgrade(url)
+    assert tables(url) == {"meta"}
+
+
+def test_the_database_file_is_for_its_owner_only(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate.upgrade(url)
+    assert sqlite_path(url).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE spend_event SET cost_pico_usd = 0", "DELETE FROM spend_event"]
+)
+@pytest.mark.anyio
+async def test_events_can_be_neither_changed_nor_deleted(tmp_path, statement):
+    url, clock = make_database(tmp_path), FakeClock()
+    writer = open_spool(tmp_path / "spool" / "w", clock=clock.clock)
+    writer.append(intent(1))
+    writer.append(settlement(1))
+    async with open_engine(url) as engine:
+        await Loader(engine, tmp_path / "spool", clock=clock.clock).flush()
+        with pytest.raises(IntegrityError, match="append-only"):
+            async with engine.begin() as connection:
+                await connection.exec_driver_sql(statement)
+        assert len(await fetch(engine, sa.select(schema.spend_event))) == 1
+    await writer.close()
+
+
+@pytest.mark.anyio
+async def test_connections_are_as_durable_as_promised_and_readers_cannot_write(tmp_path):
+    url = make_database(tmp_path)
+    writer, reader = writing_engine(url), reading_engine(url)
+    async with writer.connect() as connection:
+        for pragma, value in (("journal_mode", "wal"), ("synchronous", 2)):
+            found = (await connection.exec_driver_sql(f"PRAGMA {pragma}")).scalar_one()
+            assert found == value
+    async with reader.connect() as connection:
+        with pytest.raises(sa.exc.OperationalError, match="readonly"):
+            await connection.exec_driver_sql("DELETE FROM meta")
+    await writer.dispose()
+    await reader.dispose()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://user@host/db", "sqlite://", "sqlite:///", "sqlite:///a?mode=ro", "x"]
+)
+def test_other_databases_are_refused_with_a_sentence(url):
+    with pytest.raises(UnsupportedDatabase, match="sqlite:///path"):
+        sqlite_path(url)
+
+
+def test_postgresql_gets_its_native_types():
+    events = str(CreateTable(schema.spend_event).compile(dialect=postgresql.dialect()))
+    for column in (
+        "event_id UUID NOT NULL",
+        "at_us TIMESTAMP WITH TIME ZONE NOT NULL",
+        "lines JSONB NOT NULL",
+        "cost_pico_usd BIGINT,",
+    ):
+        assert column in events
+    sums = str(CreateTable(schema.rollup_qh).compile(dialect=postgresql.dialect()))
+    assert "cost_pico_usd NUMERIC(38, 0) NOT NULL" in sums
+
+
+@given(st.integers(0, 2**53 - 1))
+def test_instants_survive_both_databases_exactly(at_us):
+    assert to_microseconds(from_microseconds(at_us)) == at_us
+    for dialect in (postgresql.dialect(), sqlite.dialect()):
+        bound = InstantUs().process_bind_param(at_us, dialect)
+        assert isinstance(bound, datetime) == (dialect.name == "postgresql")
+        assert InstantUs().process_result_value(bound, dialect) == at_us
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_ids_survive_both_databases_exactly(value):
+    for dialect in (postgresql.dialect(), sqlite.dialect()):
+        bound = Id16().process_bind_param(value, dialect)
+        assert isinstance(bound, uuid.UUID) == (dialect.name == "postgresql")
+        assert Id16().process_result_value(bound, dialect) == value
+
+
+def test_unknown_stays_unknown_on_both_databases():
+    for dialect in (postgresql.dialect(), sqlite.dialect()):
+        assert InstantUs().process_bind_param(None, dialect) is None
+        assert Id16().process_bind_param(None, dialect) is None
+        for kind in (InstantUs(), Id16(), PicoTotal()):
+            assert kind.process_result_value(None, dialect) is None
+
+
+def test_totals_are_integers_whatever_the_database_gives():
+    total = PicoTotal().process_result_value(Decimal(10**30), postgresql.dialect())
+    assert (total, type(total)) == (10**30, int)
+
+
+def test_the_epoch_is_the_epoch():
+    assert to_microseconds(datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC)) == 1_000_005
