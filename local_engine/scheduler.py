@@ -181,11 +181,13 @@ class Scheduler:
             count = min(sequence.remaining, budget)
             # A sequence may have been preempted for the sake of an earlier one in this very loop.
             if count and sequence.state is SequenceState.RUNNING:
-                lost = self._make_room(sequence, count)
-                budget += sum(counts.pop(victim.key, 0) for victim in lost)
+                self._make_room(sequence, count)
                 if sequence.state is SequenceState.RUNNING:
                     counts[sequence.key] = count
                     budget -= count
+        # Only a sequence that decodes ever wants a block, and victims rank below it: whoever was
+        # given tokens in this step still runs.
+        assert counts.keys() <= {each.key for each in self._running}, "a victim was planned already"
         if self.counts.preemptions == preemptions_before:
             # What was preempted in this step is not looked at again before the next: no livelock.
             self._admit(counts, budget)
@@ -275,19 +277,17 @@ class Scheduler:
     def _missing_blocks(self, sequence: Sequence, n_tokens: int) -> int:
         return max(0, self._blocks_for(n_tokens) - len(sequence.block_table))
 
-    def _make_room(self, sequence: Sequence, count: int) -> list[Sequence]:
-        """Give a running sequence blocks for `count` more tokens; returns whom that cost theirs."""
-        lost: list[Sequence] = []
+    def _make_room(self, sequence: Sequence, count: int) -> None:
+        """Give a running sequence blocks for `count` more tokens, or preempt it."""
         while True:
             missing = self._missing_blocks(sequence, sequence.computed + count)
             if missing <= self._pool.n_free:
                 sequence.block_table += self._pool.allocate(missing)
-                return lost
+                return
             victim = self._running[-1]
             self.preempt(victim)
-            lost.append(victim)
             if victim is sequence:
-                return lost
+                return
 
     def _admit(self, counts: dict[int, int], budget: int) -> None:
         """Start waiting sequences in turn while slots, budget and blocks last."""

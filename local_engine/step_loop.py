@@ -100,10 +100,10 @@ class StepLoop:
             if self._is_stopped:
                 return
             self._step_started_ns = self._clock_ns()
-            has_stepped = self._engine.step()
+            self._engine.step()
             self._step_started_ns = None
             self._publish()
-            if not has_stepped:
+            if not self._engine.has_work:
                 self._engine.check_integrity()
 
     def _read_inbox(self) -> None:

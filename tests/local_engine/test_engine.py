@@ -166,6 +166,13 @@ def test_a_stop_string_cuts_inside_what_was_sampled() -> None:
     assert answer.done.usage.output_tokens == full.index(stop) + 3
 
 
+def test_text_held_for_a_stop_that_never_came_is_sent_at_the_end() -> None:
+    full = expected_text(PROMPTS[0], 10)
+    answer = Harness().ask(PROMPTS[0], output_tokens=10, stops=[full[-3:] + "!!"])
+    assert answer.text == full
+    assert answer.done.finish_reason == "length"
+
+
 def test_own_stops_do_not_replace_the_models_end_tokens() -> None:
     # ENG-031
     harness = Harness(FakeRunner(end_bias=8.0))
@@ -201,9 +208,11 @@ def test_ignored_end_tokens_add_no_text() -> None:
 
 def test_a_character_cut_off_by_the_limit_is_replaced_once_at_the_end() -> None:
     # ENG-029: the fake model samples lone bytes here.
-    answer = Harness(FakeRunner(ascii_only=False)).ask("abcdef", output_tokens=60)
-    tokens = expected_tokens(list(b"abcdef"), 60, ascii_only=False)
-    assert answer.text == text_of(tokens)
+    harness = Harness(FakeRunner(ascii_only=False))
+    tokens = expected_tokens(list(b"abcdef"), 40, ascii_only=False)
+    for n_tokens in range(1, 41):
+        answer = harness.ask("abcdef", output_tokens=n_tokens)
+        assert answer.text == text_of(tokens[:n_tokens])
 
 
 def test_an_abort_frees_blocks_and_reports_exact_usage() -> None:

@@ -191,6 +191,37 @@ def test_a_sequence_preempted_in_a_step_is_not_taken_again_in_it() -> None:
     assert sum(each.preemptions for each in sequences) > 0
 
 
+def test_a_step_that_had_to_preempt_admits_nobody() -> None:
+    scheduler = make_scheduler(n_blocks=9, step_tokens_max=32)
+    for index in (0, 50):
+        scheduler.add(make(range(index, index + 12), output_tokens=12))
+    urgent = None
+    for _ in range(40):
+        before = scheduler.counts.preemptions
+        if scheduler.n_free_blocks == 0 and urgent is None:
+            urgent = make([90], priority=1, output_tokens=1)
+            scheduler.add(urgent)
+        counts = step(scheduler)
+        if scheduler.counts.preemptions > before:
+            assert urgent is not None
+            assert urgent.key not in counts
+            assert urgent.key in step(scheduler)
+            return
+    pytest.fail("nobody was preempted")
+
+
+def test_the_head_of_a_prefix_outlives_its_tail() -> None:
+    scheduler = make_scheduler(n_blocks=9)
+    scheduler.add(make(range(24), output_tokens=1))
+    run_down(scheduler)
+    scheduler.add(make(range(50, 66), output_tokens=1))
+    run_down(scheduler)
+    again = make(range(24), output_tokens=1)
+    scheduler.add(again)
+    step(scheduler)
+    assert again.cached_tokens == 12
+
+
 def test_thirty_requests_in_a_small_pool_all_end() -> None:
     # ENG-097
     scheduler = make_scheduler(n_blocks=8, queued_requests_max=64)

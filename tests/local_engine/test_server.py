@@ -29,6 +29,7 @@ from local_engine.protocol import (
     Fatal,
     Hello,
     MessageReader,
+    Refused,
     Submit,
     encode_frame,
 )
@@ -228,6 +229,17 @@ async def test_a_second_request_with_an_id_in_flight_is_refused() -> None:
                 async with client.generate(request()):
                     pass
         await client.close()
+
+
+async def test_an_id_in_flight_is_refused_whatever_the_client_thinks() -> None:
+    async with serving(load=fake_load(on_execute=slow(0.003))) as running:
+        link = running.supervisor.raw_link()
+        twice = [Submit(request=request(max_tokens=20))] * 2
+        link.sendall(b"".join(map(encode_frame, [Hello(version=PROTOCOL_VERSION), *twice])))
+        messages = await read_until(link, 1)
+        (refused,) = (each for each in messages if isinstance(each, Refused))
+        assert (refused.code, refused.param) == ("invalid_request_error", "id")
+        link.close()
 
 
 async def test_a_client_of_another_protocol_is_told_so() -> None:
