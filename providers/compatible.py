@@ -248,7 +248,8 @@ class _Reader:
             choices=choice_count(request),
             token_limit=token_limit(request),
         )
-        self._is_events = "json" not in exchange.headers.get("content-type", "")
+        self._has_begun = "json" in exchange.headers.get("content-type", "")
+        self._is_events = not self._has_begun
 
     @property
     def faults(self) -> Mapping[str, int]:
@@ -271,8 +272,12 @@ class _Reader:
     async def _next(self) -> Batch:
         codec, exchange = self._codec, self._exchange
         if not self._is_events:
-            return await self._whole_body()
+            return await self._whole_body(b"")
         chunk = await exchange.read()
+        if not self._has_begun and chunk:
+            self._has_begun = True
+            if chunk.lstrip().startswith(b"{"):
+                return await self._whole_body(chunk)
         events = codec.decode(self._decoder.feed(chunk) if chunk else self._decoder.close())
         if codec.has_content:
             exchange.note_content()
@@ -284,10 +289,10 @@ class _Reader:
             self._end(events)
         return events
 
-    async def _whole_body(self) -> Batch:
+    async def _whole_body(self, start: bytes) -> Batch:
         """The upstream sent JSON where a stream was asked for: an error, or a whole answer."""
         codec = self._codec
-        body = await self._exchange.read_all(max_bytes=ANSWER_MAX_BYTES)
+        body = start + await self._exchange.read_all(max_bytes=ANSWER_MAX_BYTES)
         try:
             events = codec.decode([Frame(chunk_from_answer(body))])
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:

@@ -180,6 +180,7 @@ class Exchange:
         self._protocol = None if connection is None else connection.protocol
         self._closed = None if self._protocol is None else self._protocol.closed
         if self._closed is not None:
+            self._closed.remove_done_callback(_forget)
             self._closed.add_done_callback(self._note_closed)
         self.status = response.status
         self.headers: Mapping[str, str] = {
@@ -195,6 +196,7 @@ class Exchange:
         if self._closed is not None:
             # The future lives as long as the socket, which many exchanges share.
             self._closed.remove_done_callback(self._note_closed)
+            self._closed.add_done_callback(_forget)
         response = self._response
         if not self._reader.at_eof() or self._reader.exception() is not None:
             connection = response.connection
@@ -371,6 +373,12 @@ class Transport:
                 max_headers=options.headers_max,
             )
         return self._session
+
+
+def _forget(closed: asyncio.Future[None]) -> None:
+    """Look at how an idle socket ended, or asyncio would report that nobody did."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 def _origin(text: str) -> URL:

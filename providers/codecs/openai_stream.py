@@ -217,6 +217,7 @@ class ChatStream:
                 return
             if report is not None and self._is_cut(report):
                 edits.setdefault(0, {})["finish_reason"] = b'"length"'
+                self._count("torn_tool_call")
                 finished = [(finished[0][0], "length")]
         if report is not None:
             self._release_held(events, report)

@@ -246,6 +246,7 @@ def test_a_tool_call_cut_by_the_limit_says_so(
     [finish] = [event for event in events if isinstance(event, Finished)]
     assert json.loads(finish.raw)["choices"][0]["finish_reason"] == reason
     assert isinstance(events[0], ToolCallDelta)
+    assert stream.faults == ({"torn_tool_call": 1} if reason == "length" else {})
     assert len([event for event in events if isinstance(event, UsageReport)]) == (
         tokens is not None
     )

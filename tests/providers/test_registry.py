@@ -16,7 +16,7 @@ from providers.registry import (
     build_providers,
     close_all,
 )
-from tests.providers.test_compatible import call, chat
+from tests.providers.compatible_harness import call, chat
 from tests.support.scripted_upstream import Chat, ScriptedUpstream
 
 pytestmark = pytest.mark.anyio

@@ -157,14 +157,15 @@ async def test_a_large_request_arrives_whole() -> None:
         assert upstream.requests[0].headers["content-length"] == str(len(body))
 
 
-async def test_a_certificate_that_nobody_vouches_for_sends_nothing() -> None:
+async def test_a_handshake_that_does_not_complete_sends_nothing() -> None:
     async with ScriptedUpstream({"m": [Answer()]}) as plain:
-        # Plain HTTP where TLS is expected fails in the handshake.
+        # Plain HTTP where TLS is expected: nobody answers the handshake.
         url = f"https://127.0.0.1:{plain.port}/v1"
         transport = Transport([url], TransportOptions(ssl_context=ssl.create_default_context()))
         facts = AttemptFacts()
+        limits = Deadlines(connect_s=0.2, first_token_s=5, between_tokens_s=5, total_s=10)
         with pytest.raises(NotSent):
-            await fetch(transport, url, facts=facts)
+            await fetch(transport, url, facts=facts, limits=limits)
         await transport.close()
         assert not facts.was_sent
 
