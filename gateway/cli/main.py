@@ -53,6 +53,31 @@ COMMANDS: tuple[LazyCommand, ...] = (
         help="Check, show and describe the configuration.",
     ),
     LazyCommand(
+        name="quickstart",
+        target="gateway.cli.quickstart:quickstart",
+        help="Start everything, send one real request, show its way and its cost.",
+    ),
+    LazyCommand(
+        name="serve",
+        target="gateway.cli.serve:serve",
+        help="Run the gateway until it is told to stop.",
+    ),
+    LazyCommand(
+        name="keys",
+        target="gateway.cli.keys:app",
+        help="Make, list and revoke API keys.",
+    ),
+    LazyCommand(
+        name="models",
+        target="gateway.cli.models:app",
+        help="List models and keep their files on this machine.",
+    ),
+    LazyCommand(
+        name="explain",
+        target="gateway.cli.explain:explain",
+        help="Show where a request would go, why, and at what cost.",
+    ),
+    LazyCommand(
         name="spend",
         target="gateway.cli.spend:app",
         help="Report what was spent.",
@@ -61,6 +86,11 @@ COMMANDS: tuple[LazyCommand, ...] = (
         name="ledger",
         target="gateway.cli.ledger:app",
         help="Check the ledger.",
+    ),
+    LazyCommand(
+        name="doctor",
+        target="gateway.cli.doctor:doctor",
+        help="Check this machine and this installation.",
     ),
 )
 

@@ -240,6 +240,9 @@ class _Attempt:
             if relay.limits.is_strict:
                 await relay.journal.wait_durable(opened)
             await self._relay(frames, facts, outcome)
+            if outcome.ttft_us is None:
+                # Nothing was streamed: the whole answer is the first content that goes out.
+                outcome.ttft_us = self._since_accepted_us()
             outcome.status = AttemptStatus.OK
             outcome.is_usage_final = True
             outcome.http_status = 200
@@ -286,10 +289,14 @@ class _Attempt:
             )
         if not client.has_content:
             client.has_content = True
-            ttft_s = self.relay.clock.monotonic_s() - self.job.accepted_s
-            outcome.ttft_us = round(ttft_s * 1_000_000)
-            self.relay.metrics.ttft.labels(deployment=self.candidate.deployment).observe(ttft_s)
+            outcome.ttft_us = self._since_accepted_us()
+            self.relay.metrics.ttft.labels(deployment=self.candidate.deployment).observe(
+                outcome.ttft_us / 1_000_000
+            )
         await client.write(data)
+
+    def _since_accepted_us(self) -> int:
+        return round((self.relay.clock.monotonic_s() - self.job.accepted_s) * 1_000_000)
 
     def _encoder(self, facts: AttemptFacts) -> AnswerEncoder:
         return AnswerEncoder(
