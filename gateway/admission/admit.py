@@ -92,10 +92,11 @@ class Admission:
             tags = self.policy.close(rules.tags | controls.tags)
         except UnknownTag as error:
             raise errors.InvalidRequest(str(error), param="x-fareway-tags") from error
+        allowed = self.policy.allowed(tags, at=at)
         decision = decide(
             self.fleet.snapshot(providers=self.providers, health=self.health, at=at),
             model=parsed.model,
-            allowed=self.policy.allowed(tags, at=at),
+            allowed=allowed,
             scope=self.scope(principal),
             needs=RequestNeeds(
                 prompt_tokens_estimate=parsed.prompt_tokens_low,
@@ -109,7 +110,9 @@ class Admission:
             max_pico_usd=controls.max_pico_usd,
             privacy_reasons=self.policy.reasons(tags, at=at),
         )
-        return Admitted(decision=decision, tags=tuple(sorted(tags)), project=project)
+        return Admitted(
+            decision=decision, tags=tuple(sorted(tags)), project=project, allowed=allowed
+        )
 
     def scope(self, principal: Principal) -> KeyScope:
         """What a key may ask for: its own models within its team's.
@@ -117,7 +120,7 @@ class Admission:
         Raises:
             ModelNotAllowed: Its team is not in the configuration any more.
         """
-        return KeyScope(models=_scope_models(principal, self._rules(principal)))
+        return KeyScope(models=_scope_models(principal, self._rules(principal), self.fleet))
 
     def _rules(self, principal: Principal) -> TeamRules:
         if not principal.team:
@@ -154,11 +157,13 @@ class Admitted:
         decision: Candidates in order with reasons, or a refusal.
         tags: Closed tags, sorted.
         project: Project to book on, empty for none.
+        allowed: Every deployment of the fleet that the tags may reach.
     """
 
     decision: Decision
     tags: tuple[str, ...]
     project: str
+    allowed: frozenset[str]
 
 
 def refusal_error(refusal: Refusal) -> errors.GatewayError:
@@ -168,7 +173,7 @@ def refusal_error(refusal: Refusal) -> errors.GatewayError:
     )
 
 
-def _scope_models(principal: Principal, rules: TeamRules) -> tuple[str, ...] | None:
+def _scope_models(principal: Principal, rules: TeamRules, fleet: Fleet) -> tuple[str, ...] | None:
     """The key's models within the team's; both lists hold names or patterns."""
     if principal.models is None:
         return rules.models
@@ -176,4 +181,21 @@ def _scope_models(principal: Principal, rules: TeamRules) -> tuple[str, ...] | N
     if rules.models is None:
         return own
     team = KeyScope(models=rules.models)
-    return tuple(name for name in own if team.names(name))
+    return tuple(name for name in own if _is_within(name, team, fleet))
+
+
+def _is_within(name: str, team: KeyScope, fleet: Fleet) -> bool:
+    """Whether everything that a key's name or pattern grants is the team's to grant.
+
+    A pattern matches another one only where it covers all that the other matches. A key that
+    spells out an alias is granted what it stands for, so the team must be granted that too: its
+    pattern covering the alias's own name is not enough (see `routing.resolve.is_authorised`).
+    """
+    target = fleet.aliases.get(name)
+    if target is not None:
+        return team.spells_out(name) or team.names(target)
+    if team.names(name):
+        return True
+    return any(
+        name in deployments and team.names(model) for model, deployments in fleet.models.items()
+    )
