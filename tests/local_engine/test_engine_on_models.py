@@ -9,6 +9,7 @@ import pytest
 from local_engine.loading import LoadedModel, load_model
 from local_engine.protocol import EngineConfig
 from tests.local_engine.core_harness import Answer, Harness
+from tests.support.real_model import smollm2_path
 from tests.support.tiny_models import write_tiny_llama
 
 CHATS = [
@@ -71,13 +72,7 @@ def check_schedules(model: LoadedModel, n_tokens: int, chunks: list[int]) -> Non
     """One at a time without cache is the reference for every other schedule."""
     wanted = prompts(model)
     options = {"n_tokens": n_tokens}
-    alone = [
-        answer.text
-        for index in range(len(wanted))
-        for answer in generate(
-            model, wanted[: index + 1], running_max=1, is_caching=False, **options
-        )[-1:]
-    ]
+    alone = texts(generate(model, wanted, running_max=1, is_caching=False, **options))
     assert len(set(alone)) == len(alone)
     assert texts(generate(model, wanted, running_max=4, is_caching=False, **options)) == alone
     for chunk in chunks:
@@ -126,3 +121,35 @@ def test_a_tiny_model_gives_the_same_text_from_a_warm_cache(tiny: LoadedModel) -
     assert texts(warm) == texts(cold)
     for answer, prompt in zip(warm, wanted, strict=True):
         assert answer.done.usage.cached_tokens == (len(prompt) - 1) // 8 * 8
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> LoadedModel:
+    return load(smollm2_path(), block_size=32, kv_memory_bytes=256 * 2**20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_smollm2_gives_the_same_text_in_every_schedule(smollm2: LoadedModel) -> None:
+    check_schedules(smollm2, 6, [13])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_smollm2_gives_the_same_text_after_preemption_and_from_a_warm_cache(
+    smollm2: LoadedModel,
+) -> None:
+    wanted = prompts(smollm2)[2:]
+    plain = texts(generate(smollm2, wanted, n_tokens=6, is_caching=False))
+
+    def preempt(harness: Harness, index: int) -> None:
+        if index in (1, 4):
+            for sequence in list(harness.engine.scheduler.running):
+                harness.engine.scheduler.preempt(sequence)
+
+    assert texts(generate(smollm2, wanted, n_tokens=6, before_step=preempt)) == plain
+    harness = Harness(smollm2.runner, tokenizer=smollm2.tokenizer)
+    options = {"output_tokens": 6, "ignore_eos": True}
+    cold, warm = (harness.ask(wanted[0], **options) for _ in range(2))
+    assert cold.text == warm.text == plain[0]
+    assert warm.done.usage.cached_tokens == (len(wanted[0]) - 1) // 32 * 32 > 0
