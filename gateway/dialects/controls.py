@@ -27,6 +27,7 @@ STRATEGIES_TO_COME = frozenset({"fastest", "balanced"})
 _NAME_CHARACTERS = frozenset(string.ascii_lowercase + string.digits + "_.:-")
 _VALUE_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_.:-/ ")
 _NAME_CHARACTERS_MAX = 64
+_SHOWN_CHARACTERS_MAX = 80
 _TAGS_MAX = 64
 _NAMES = ("tags", "cost_tags", "sla", "strategy", "max_usd", "project")
 
@@ -116,9 +117,11 @@ def _field_controls(metadata: Mapping[str, msgspec.Raw]) -> Iterable[_Found]:
 def _refuse_unknown(name: str, label: str, spell: Callable[[str], str]) -> None:
     if name in _NAMES:
         return
-    near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)
+    # Cut: comparing is quadratic, and a name can be as long as a body.
+    near = difflib.get_close_matches(name[:_NAME_CHARACTERS_MAX], _NAMES, n=1, cutoff=0.0)
+    shown = label[:_SHOWN_CHARACTERS_MAX]
     raise InvalidRequest(
-        f"unknown control {label!r}; the nearest is {spell(near[0])!r}", param=label
+        f"unknown control {shown!r}; the nearest is {spell(near[0])!r}", param=shown
     )
 
 

@@ -1,8 +1,9 @@
 """OpenAI's chat wire facing clients: a body in, a checked request and raw members out.
 
-The top level is decoded into raw spans, so that a repeated key cannot mean two things: what was
-checked is what is sent. Inner values travel as the client's own bytes. A field that OpenAI does not
-know is kept: whether a deployment can honour it is routing's question, and it is never dropped.
+The top level, each message and each part are decoded into raw spans and put together again, so that
+a repeated key cannot mean two things: what was checked is what is sent. All other values travel as
+the client's own bytes. A field that OpenAI does not know is kept: whether a deployment can honour
+it is routing's question, and it is never dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import msgspec
 from msgspec import Meta, Raw
 
 from gateway.dialects.controls import without_controls
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, UnsupportedParameter
+from providers.codecs.openai_chat import is_neutral
 
 BYTES_PER_TOKEN = 4
 """A token's usual length in English text; for estimates before dispatch only."""
@@ -27,12 +29,18 @@ TEMPLATE_TOKENS_MAX = 1024
 
 _GATEWAY_FIELDS = frozenset({"model", "stream", "stream_options"})
 _NULL = b"null"
+_ABSENT = Raw(_NULL)
 _ROLES_WITH_CONTENT = frozenset({"system", "developer", "user"})
 _ROLES = _ROLES_WITH_CONTENT | {"assistant", "tool", "function"}
+_TEXT_PARTS = frozenset({"text", "refusal"})
+_Object = dict[str, Raw]
 
 
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
+OUTPUT_TOKENS_MAX = 2**24
+"""The largest bound on output that is taken: far beyond any model, and small enough that the upper
+bound of a cost fits the ledger."""
+
+_NOTHING_ASKED = frozenset({b"null", b"false"})
 
 
 class _Head(msgspec.Struct):
@@ -41,9 +49,9 @@ class _Head(msgspec.Struct):
     model: Annotated[str, Meta(min_length=1, max_length=512)]
     messages: Raw
     stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    max_tokens: Annotated[int, Meta(ge=0)] | None = None
-    max_completion_tokens: Annotated[int, Meta(ge=0)] | None = None
+    stream_options: dict[str, Raw] | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=OUTPUT_TOKENS_MAX)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=0, le=OUTPUT_TOKENS_MAX)] | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -59,15 +67,6 @@ class _Head(msgspec.Struct):
     user: str | None = None
 
 
-class _Message(msgspec.Struct):
-    role: str
-    content: Raw = Raw(_NULL)
-
-
-class _Part(msgspec.Struct):
-    type: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedChat:
     """A chat body whose types have been checked.
@@ -78,7 +77,8 @@ class ParsedChat:
         wants_usage: Whether the client asked for usage in the stream.
         fields: Top-level members for the upstream; `model`, `stream`, `stream_options` and
             Fareway's own metadata keys are out.
-        fields_used: Names of the members whose value is not null: what a deployment must honour.
+        fields_used: Names of the members that ask for something: what a deployment must honour;
+            null and what means the same as leaving it out (`n: 1`, `tools: []`) do not count.
         metadata: The client's metadata, Fareway's keys included; None when there is none.
         prompt_tokens_estimate: From the messages' length, at least 1.
         prompt_tokens_low: An estimate that errs on the low side, for questions of fit.
@@ -108,25 +108,25 @@ def parse(body: bytes) -> ParsedChat:
 
     Raises:
         InvalidRequest: It is no JSON object, or a member has the wrong type or range.
+        UnsupportedParameter: It asks for something of a stream that no upstream is asked for.
     """
     members, head = _decode(body)
-    has_media = _check_messages(head.messages)
+    messages, has_media = _check_messages(head.messages)
     fields = {name: raw for name, raw in members.items() if name not in _GATEWAY_FIELDS}
+    fields["messages"] = messages
     if head.metadata is not None:
         kept = without_controls(head.metadata)
         if not kept:
             fields.pop("metadata", None)
         elif len(kept) != len(head.metadata):
             fields["metadata"] = Raw(msgspec.json.encode(kept))
-    options = head.stream_options
-    if options is not None and not head.stream:
-        raise InvalidRequest("stream_options goes with stream: true only", param="stream_options")
+    is_stream = bool(head.stream)
     return ParsedChat(
         model=head.model,
-        is_stream=bool(head.stream),
-        wants_usage=options is not None and bool(options.include_usage),
+        is_stream=is_stream,
+        wants_usage=_wants_usage(head.stream_options, is_stream=is_stream),
         fields=fields,
-        fields_used=frozenset(name for name, raw in fields.items() if bytes(raw) != _NULL),
+        fields_used=frozenset(name for name, raw in fields.items() if not is_neutral(name, raw)),
         metadata=head.metadata,
         prompt_tokens_estimate=max(1, len(bytes(head.messages)) // BYTES_PER_TOKEN),
         prompt_tokens_low=max(1, len(bytes(head.messages)) // BYTES_PER_TOKEN_HIGH),
@@ -168,50 +168,78 @@ def _invalid(error: msgspec.ValidationError, *, prefix: str = "") -> InvalidRequ
     return InvalidRequest(f"{where}{message[:1].lower()}{message[1:]}", param=param)
 
 
-def _check_messages(raw: Raw) -> bool:
-    try:
-        messages = msgspec.json.decode(raw, type=list[_Message])
-    except msgspec.ValidationError as error:
-        raise _invalid(error, prefix="messages") from error
-    except RecursionError as error:
-        raise InvalidRequest("messages: nested too deeply", param="messages") from error
+def _check_messages(raw: Raw) -> tuple[Raw, bool]:
+    """The messages as they are sent, and whether a part is something other than text."""
+    messages = _decode_objects(raw, "messages")
     if not messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
     has_media = False
     for index, message in enumerate(messages):
         has_media |= _check_message(message, f"messages[{index}]")
-    return has_media
+    return Raw(msgspec.json.encode(messages)), has_media
 
 
-def _check_message(message: _Message, where: str) -> bool:
-    if message.role not in _ROLES:
+def _check_message(message: _Object, where: str) -> bool:
+    role = _text(message, "role", where)
+    if role not in _ROLES:
         raise InvalidRequest(
-            f"{where}.role: no role {message.role[:40]!r}; use one of {', '.join(sorted(_ROLES))}",
+            f"{where}.role: no role {role[:40]!r}; use one of {', '.join(sorted(_ROLES))}",
             param=f"{where}.role",
         )
-    content = bytes(message.content)
-    first = content[:1]
+    content = message.get("content", _ABSENT)
+    first = bytes(content)[:1]
     if first == b'"':
         return False
     if first == b"[":
-        return _check_parts(message.content, f"{where}.content")
-    if content == _NULL and message.role not in _ROLES_WITH_CONTENT:
+        message["content"], has_media = _check_parts(content, f"{where}.content")
+        return has_media
+    if bytes(content) == _NULL and role not in _ROLES_WITH_CONTENT:
         return False
     raise InvalidRequest(
         f"{where}.content must be a string or a list of parts", param=f"{where}.content"
     )
 
 
-def _check_parts(raw: Raw, where: str) -> bool:
-    try:
-        parts = msgspec.json.decode(raw, type=list[_Part])
-    except msgspec.ValidationError as error:
-        raise _invalid(error, prefix=where) from error
-    except RecursionError as error:
-        raise InvalidRequest(f"{where}: nested too deeply", param=where) from error
+def _check_parts(raw: Raw, where: str) -> tuple[Raw, bool]:
+    parts = _decode_objects(raw, where)
     if not parts:
         raise InvalidRequest(f"{where} must hold at least one part", param=where)
-    return any(part.type not in {"text", "refusal"} for part in parts)
+    types = {_text(part, "type", f"{where}[{index}]") for index, part in enumerate(parts)}
+    return Raw(msgspec.json.encode(parts)), not types <= _TEXT_PARTS
+
+
+def _decode_objects(raw: Raw, where: str) -> list[_Object]:
+    try:
+        return msgspec.json.decode(raw, type=list[_Object])
+    except msgspec.ValidationError as error:
+        raise _invalid(error, prefix=where) from error
+
+
+def _text(members: _Object, name: str, where: str) -> str:
+    param = f"{where}.{name}"
+    if name not in members:
+        raise InvalidRequest(f"{param} is required", param=param)
+    try:
+        return msgspec.json.decode(members[name], type=str)
+    except msgspec.ValidationError as error:
+        raise _invalid(error, prefix=param) from error
+
+
+def _wants_usage(options: _Object | None, *, is_stream: bool) -> bool:
+    """Whether usage was asked for; nothing else of `stream_options` reaches an upstream."""
+    if options is None:
+        return False
+    if not is_stream:
+        raise InvalidRequest("stream_options goes with stream: true only", param="stream_options")
+    for name, raw in options.items():
+        if name != "include_usage" and bytes(raw) not in _NOTHING_ASKED:
+            param = f"stream_options.{name[:64]}"
+            raise UnsupportedParameter(f"{param} is not available; leave it out", param=param)
+    param = "stream_options.include_usage"
+    try:
+        return bool(msgspec.json.decode(options.get("include_usage", _ABSENT), type=bool | None))
+    except msgspec.ValidationError as error:
+        raise _invalid(error, prefix=param) from error
 
 
 def _output_bound(head: _Head) -> int | None:

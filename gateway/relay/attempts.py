@@ -226,7 +226,7 @@ class _Attempt:
             exposure_pico_usd=self.candidate.exposure_pico_usd,
             lifetime_s=relay.limits.deadlines.total_s + SETTLE_GRACE_S,
         )
-        facts = AttemptFacts()
+        facts = AttemptFacts(attempt_id=opened.event_id.hex())
         outcome = Outcome(
             status=AttemptStatus.NOT_SENT, prompt_tokens_estimate=job.prompt_tokens_estimate
         )
