@@ -11,6 +11,7 @@ GatewayError
     BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound
   AccessFault                the key must change
     InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired
+    UpstreamForbidden        every upstream refuses this account, country or use
   CapacityFault              come back later           (retry_after_s)
     UpstreamRateLimited, PrivateCapacityUnavailable, NoHealthyDeployment, Draining,
     LedgerUnavailable
@@ -130,6 +131,10 @@ class PrivacyDenied(AccessFault):
 
 class AdminRequired(AccessFault):
     """The route is the administrator's; the key is a team's."""
+
+
+class UpstreamForbidden(AccessFault):
+    """Every upstream refuses the account, the country or the use; another request is no help."""
 
 
 class CapacityFault(GatewayError):

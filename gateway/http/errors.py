@@ -42,6 +42,9 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.ModelNotAllowed: ErrorRow(status=403, type="permission_error", code="model_not_allowed"),
     errors.PrivacyDenied: ErrorRow(status=403, type="permission_error", code="privacy_denied"),
     errors.AdminRequired: ErrorRow(status=403, type="permission_error", code="admin_required"),
+    errors.UpstreamForbidden: ErrorRow(
+        status=403, type="permission_error", code="upstream_forbidden", forbids_retry=True
+    ),
     errors.ModelNotFound: ErrorRow(status=404, type=_INVALID, code="model_not_found"),
     errors.KeyNotFound: ErrorRow(status=404, type=_INVALID, code="key_not_found"),
     errors.RouteNotFound: ErrorRow(status=404, type=_INVALID, code="not_found"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from gateway import errors as gateway_errors
 from providers.errors import (
@@ -126,6 +127,16 @@ def final_error(failures: Sequence[Failure]) -> gateway_errors.GatewayError:
         return gateway_errors.NoHealthyDeployment(
             f"no deployment can serve now: {trail}", retry_after_s=retry_after_s or 1.0
         )
+    if all(isinstance(f.error, CredentialError) for f in failures):
+        # An upstream's 401 is about our key, which is the operator's fault and not the client's.
+        if last.status == HTTPStatus.FORBIDDEN:
+            return gateway_errors.UpstreamForbidden(
+                f"every attempt was refused: {trail}", upstream_code=last.code
+            )
+        if last.status == HTTPStatus.NOT_FOUND:
+            return gateway_errors.ModelNotFound(
+                f"no deployment has this model: {trail}", param="model"
+            )
     if isinstance(last, FirstTokenTimeout | StreamStalled | TotalTimeout):
         return gateway_errors.UpstreamTimedOut(f"every attempt failed: {trail}")
     return gateway_errors.UpstreamFailed(f"every attempt failed: {trail}")
