@@ -181,7 +181,7 @@ class OpenAiCompatibleProvider:
         ]
         exchange = await self._transport.send(
             self._url,
-            headers=self._stream_headers if request.is_stream else self._whole_headers,
+            headers=self._headers(request, facts),
             body=body,
             deadlines=deadlines,
             facts=facts,
@@ -204,6 +204,12 @@ class OpenAiCompatibleProvider:
     async def close(self) -> None:
         """Close pooled connections."""
         await self._transport.close()
+
+    def _headers(self, request: ChatRequest, facts: AttemptFacts) -> Mapping[str, str]:
+        headers = self._stream_headers if request.is_stream else self._whole_headers
+        # Source: OpenAI, "Debugging requests" (2026-11): the caller's own id of a request. A number
+        # that means nothing outside our ledger, so servers that do not know it lose nothing.
+        return {**headers, "x-client-request-id": facts.attempt_id} if facts.attempt_id else headers
 
     def _request_id(self, headers: Mapping[str, str]) -> str | None:
         return next(

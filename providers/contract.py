@@ -156,6 +156,8 @@ class AttemptFacts:
     """What a provider learns about an attempt beside its events; filled while the stream runs.
 
     Attributes:
+        attempt_id: The attempt's id in the ledger, 32 hex digits; the one fact that is given. It
+            goes upstream, so that an upstream's own records can be matched with the ledger's.
         was_sent: Whether any byte of the request reached the upstream.
         status: The upstream's HTTP status.
         upstream_request_id: The upstream's own id.
@@ -166,6 +168,7 @@ class AttemptFacts:
             unknown.
     """
 
+    attempt_id: str = ""
     was_sent: bool = False
     status: int | None = None
     upstream_request_id: str | None = None

@@ -180,7 +180,7 @@ class ScriptedUpstream:
             play = _ChatPlay(self, connection, request=request, script=script, model=model)
             return await play.run()
         if script.billed_tokens is not None:
-            line = self.open_line(model, request.json())
+            line = self.open_line(request)
             line.completion_tokens = script.billed_tokens
             line.outcome = "finished"
         for step in script.steps:
@@ -197,17 +197,19 @@ class ScriptedUpstream:
         return f"chatcmpl-{next(self._ids)}"
 
     def open_line(
-        self, model: str, body: Mapping[str, Any], *, script: Chat | None = None, call_id: str = ""
+        self, request: Received, *, script: Chat | None = None, call_id: str = ""
     ) -> BillLine:
         """Put a line on the bill: the prompt was processed."""
+        body = request.json()
         fixed = None if script is None else script.prompt_tokens
         line = BillLine(
             id=call_id or self.new_id(),
-            model=model,
+            model=str(body.get("model", "")),
             prompt_tokens=words_of(body) if fixed is None else fixed,
             cached_tokens=0 if script is None else script.cached_tokens,
             completion_tokens=0,
             is_stream=bool(body.get("stream")),
+            attempt_id=request.headers.get("x-client-request-id", ""),
         )
         self.bill.append(line)
         return line
@@ -227,6 +229,7 @@ class _ChatPlay:
     ) -> None:
         self._upstream = upstream
         self._connection = connection
+        self._request = request
         self._body = request.json()
         self._script = script
         self._model = model
@@ -241,9 +244,7 @@ class _ChatPlay:
     async def run(self) -> bool:
         """Play; False when the connection has to end."""
         await self._rest(self._script.think_s)
-        line = self._upstream.open_line(
-            self._model, self._body, script=self._script, call_id=self._id
-        )
+        line = self._upstream.open_line(self._request, script=self._script, call_id=self._id)
         try:
             keeps = await (self._stream(line) if line.is_stream else self._whole(line))
         except ClientLeft:

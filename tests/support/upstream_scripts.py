@@ -117,6 +117,7 @@ class BillLine(msgspec.Struct, kw_only=True):
         completion_tokens: Generated so far; grows while a stream runs.
         is_stream: Whether the client asked for a stream.
         outcome: running, finished, client_left, or the script's own ending.
+        attempt_id: The caller's own id of the call, its `x-client-request-id` header.
     """
 
     id: str
@@ -126,6 +127,7 @@ class BillLine(msgspec.Struct, kw_only=True):
     completion_tokens: int
     is_stream: bool
     outcome: str = "running"
+    attempt_id: str = ""
 
 
 class Received(msgspec.Struct, frozen=True, kw_only=True):
