@@ -121,15 +121,21 @@ def frame(data: bytes) -> bytes:
 def with_cost(raw: bytes, cost_usd: str | None, final: FinalFacts | None) -> bytes:
     """Add the cost to the `usage` of an upstream's chunk or answer, and the `fareway` object.
 
+    An upstream's own `cost_usd` (another gateway's, say) never passes for ours. A body whose counts
+    are not in `usage` but in a vendor's own member keeps its shape.
+
     Args:
-        raw: A JSON object with a `usage` member that is an object.
+        raw: A JSON object.
         cost_usd: Decimal string, None when the price is unknown.
         final: For the last chunk of a stream, None elsewhere.
     """
     members = msgspec.json.decode(raw, type=dict[str, Raw])
-    if cost_usd is not None:
-        usage = msgspec.json.decode(members["usage"], type=dict[str, Raw])
-        usage["cost_usd"] = Raw(msgspec.json.encode(cost_usd))
+    counts = members.get("usage")
+    if counts is not None and bytes(counts)[:1] == b"{":
+        usage = msgspec.json.decode(counts, type=dict[str, Raw])
+        usage.pop("cost_usd", None)
+        if cost_usd is not None:
+            usage["cost_usd"] = Raw(msgspec.json.encode(cost_usd))
         members["usage"] = Raw(msgspec.json.encode(usage))
     if final is not None:
         members["fareway"] = Raw(_encode_final(final))
