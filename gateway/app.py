@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.admission.admit import Admission, TeamRules
 from gateway.auth.directory import KeyDirectory, KeyRecord, KeySnapshot
 from gateway.auth.keys import hash_key
+from gateway.channel import Channel
 from gateway.clock import Clock, uuid7_maker
 from gateway.fleet import Fleet, build_fleet, build_policy
 from gateway.health import HealthBoard
@@ -19,7 +20,6 @@ from gateway.http.service import Service
 from gateway.ledger.spool import Durability, Health, SpoolWriter
 from gateway.privacy.oracle import verify
 from gateway.privacy.policy import Policy
-from gateway.channel import Channel
 from gateway.relay.attempts import Relay, RelayLimits
 from gateway.relay.journal import Journal
 from gateway.settings.declared_keys import fixed_key_records, load_admin_key

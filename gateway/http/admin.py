@@ -1,0 +1,244 @@
+"""`/admin/v1`: keys, teams, spend, requests, status; the administrator's key only.
+
+`gateway.http.pages` lets nobody else in here, before any body is looked at.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from gateway import errors
+from gateway.admission.admit import TeamRules
+from gateway.auth.directory import KeyRecord, KeySource
+from gateway.auth.keys import RandomBytes, make_key
+from gateway.http.admin_models import (
+    CreatedKey,
+    EffectiveQuery,
+    KeyList,
+    KeyView,
+    NewKeyBody,
+    RequestList,
+    RequestParams,
+    RequestView,
+    RevokedKey,
+    SpendAnswer,
+    SpendParams,
+    StatusAnswer,
+    TeamList,
+    TeamView,
+    instant,
+    microseconds,
+)
+from gateway.http.service import Service
+from gateway.http.supervisor_calls import SupervisorCalls
+from gateway.ledger.views import RecentQuery, StoredKey, report_document
+from gateway.routing.scope import KeyScope, matches_glob
+
+PREFIX = "/admin/v1"
+
+
+class AdminApi:
+    """The routes.
+
+    Args:
+        service: The worker's parts; its key directory is replaced while this lives.
+        calls: The supervisor.
+        random_bytes: A cryptographic source, for new keys.
+    """
+
+    def __init__(
+        self, service: Service, calls: SupervisorCalls, *, random_bytes: RandomBytes
+    ) -> None:
+        self._service = service
+        self._calls = calls
+        self._random_bytes = random_bytes
+
+    def router(self) -> APIRouter:
+        """The routes as FastAPI wants them."""
+        router = APIRouter(prefix=PREFIX, tags=["administration"])
+        gets: Sequence[tuple[str, Callable[..., object], str]] = (
+            ("/keys", self.list_keys, "List every key"),
+            ("/teams", self.list_teams, "List every team"),
+            ("/spend", self.spend, "Report what was spent"),
+            ("/requests", self.requests, "List the newest requests"),
+            ("/status", self.status, "Tell how the gateway is"),
+        )
+        for path, endpoint, summary in gets:
+            router.add_api_route(path, endpoint, methods=["GET"], summary=summary)
+        router.add_api_route(
+            "/keys", self.create_key, methods=["POST"], status_code=201, summary="Make a key"
+        )
+        router.add_api_route(
+            "/keys/{key_id}", self.revoke_key, methods=["DELETE"], summary="Revoke a key"
+        )
+        return router
+
+    async def list_keys(self) -> KeyList:
+        """List every key, those of the configuration file included; never the keys themselves."""
+        now_us = self._service.clock.wall_us()
+        declared = [record for record in self._service.directory.records if _is_of_file(record)]
+        views = [_key_view(record, now_us, stored=None) for record in declared]
+        made = await self._calls.list_keys()
+        views += [_key_view(stored.record, now_us, stored=stored) for stored in made]
+        return KeyList(keys=sorted(views, key=lambda view: (view.team, view.name)))
+
+    async def create_key(self, body: NewKeyBody) -> CreatedKey:
+        """Make a key; every worker takes it when this answers. Its text is shown only now."""
+        self._check_order(body)
+        key = make_key("live", self._random_bytes)
+        record = KeyRecord(
+            key_id=key.key_id,
+            digest=self._service.hash_token(key.text.encode("ascii")),
+            team=body.team,
+            project=body.project or "",
+            name=body.name,
+            models=None if body.models is None else tuple(body.models),
+            expires_at_us=None if body.expires_at is None else microseconds(body.expires_at),
+            source=KeySource.DATABASE,
+        )
+        await self._calls.create_key(record)
+        return CreatedKey(
+            key=key.text,
+            key_id=key.key_id,
+            team=body.team,
+            project=body.project,
+            name=body.name,
+            models=body.models,
+            expires_at=body.expires_at,
+        )
+
+    async def revoke_key(self, key_id: Annotated[str, Path(max_length=128)]) -> RevokedKey:
+        """Revoke a key; no worker takes it when this answers."""
+        record = self._service.directory.record(key_id)
+        if record is not None and _is_of_file(record):
+            raise errors.KeyConflict(
+                f"key {key_id!r} is declared in the configuration file; take it out there",
+                param="key_id",
+            )
+        await self._calls.revoke_key(key_id)
+        return RevokedKey(key_id=key_id)
+
+    async def list_teams(self) -> TeamList:
+        """List every team of the configuration."""
+        teams = self._service.admission.teams
+        return TeamList(teams=[_team_view(name, teams[name]) for name in sorted(teams)])
+
+    async def spend(self, params: Annotated[SpendParams, Query()]) -> SpendAnswer:
+        """Sum what was spent, exactly; bounds are quarter-hours, or UTC days for keys."""
+        is_complete = await self._calls.catch_up()
+        document = report_document(await self._calls.spend_report(params.query()))
+        query = EffectiveQuery(
+            by=params.by,
+            from_=params.from_,
+            to=params.to,
+            filters={name.value: value for name, value in params.filters.items()},
+        )
+        return SpendAnswer.model_validate(
+            {"query": query, "is_complete": is_complete, **document}, strict=True
+        )
+
+    async def requests(self, params: Annotated[RequestParams, Query()]) -> RequestList:
+        """List the newest requests: who, where, why, how much; no content."""
+        is_complete = await self._calls.catch_up()
+        found = await self._calls.recent_requests(RecentQuery(count=params.limit, team=params.team))
+        return RequestList(
+            limit=params.limit,
+            team=params.team,
+            is_complete=is_complete,
+            requests=[RequestView.of(request) for request in found],
+        )
+
+    async def status(self) -> StatusAnswer:
+        """Tell address, processes, engines and what the ledger has loaded."""
+        status = dict(await self._calls.status())
+        ledger, fault = None, ""
+        try:
+            ledger = await self._calls.loader()
+        except errors.LedgerUnavailable as error:
+            fault = error.message
+        revision = status.pop("revision")
+        return StatusAnswer.model_validate(
+            {**status, "keys_revision": revision, "ledger": ledger, "ledger_fault": fault}
+        )
+
+    def _check_order(self, body: NewKeyBody) -> None:
+        """Refuse a key that could never be used as it is asked for.
+
+        Raises:
+            InvalidField: A value names something that does not exist.
+            KeyConflict: The configuration file has a key of that name in the team.
+        """
+        rules = self._service.admission.teams.get(body.team)
+        if rules is None:
+            known = sorted(self._service.admission.teams)
+            raise _unknown(f"no team {body.team!r}", "team", body.team, known)
+        if body.project is not None and body.project not in rules.projects:
+            known = sorted(rules.projects)
+            message = f"team {body.team!r} has no project {body.project!r}"
+            raise _unknown(message, "project", body.project, known)
+        self._check_models(body, rules)
+        if body.expires_at is not None:
+            now_us = self._service.clock.wall_us()
+            if microseconds(body.expires_at) <= now_us:
+                raise errors.InvalidField("expires_at is in the past", param="expires_at")
+        if any(
+            _is_of_file(record) and (record.team, record.name) == (body.team, body.name)
+            for record in self._service.directory.records
+        ):
+            raise errors.KeyConflict(
+                f"the configuration file has a key named {body.name!r} in team {body.team!r};"
+                " choose another name",
+                param="name",
+            )
+
+    def _check_models(self, body: NewKeyBody, rules: TeamRules) -> None:
+        fleet = self._service.admission.fleet
+        known = sorted({*fleet.models, *fleet.aliases, *fleet.deployments})
+        team = KeyScope(models=rules.models)
+        for name in body.models or ():
+            if not any(matches_glob(name, one) for one in known):
+                raise _unknown(f"no model is called {name!r}", "models", name, known)
+            if not team.names(name):
+                raise errors.InvalidField(
+                    f"team {body.team!r} may not use {name!r}", param="models"
+                )
+
+
+def _unknown(message: str, param: str, given: str, known: Sequence[str]) -> errors.InvalidField:
+    near = difflib.get_close_matches(given[:128], known, n=3)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    return errors.InvalidField(message + hint, param=param)
+
+
+def _is_of_file(record: KeyRecord) -> bool:
+    return record.source is KeySource.FILE
+
+
+def _key_view(record: KeyRecord, now_us: int, *, stored: StoredKey | None) -> KeyView:
+    is_expired = record.expires_at_us is not None and record.expires_at_us <= now_us
+    revoked_at_us = None if stored is None else stored.disabled_at_us
+    return KeyView(
+        key_id=record.key_id,
+        team=record.team,
+        project=record.project or None,
+        name=record.name,
+        models=None if record.models is None else list(record.models),
+        state="revoked" if record.disabled else "expired" if is_expired else "active",
+        source=record.source.value,
+        created_at=None if stored is None else instant(stored.created_at_us),
+        expires_at=None if record.expires_at_us is None else instant(record.expires_at_us),
+        revoked_at=None if revoked_at_us is None else instant(revoked_at_us),
+    )
+
+
+def _team_view(name: str, rules: TeamRules) -> TeamView:
+    return TeamView(
+        name=name,
+        tags=sorted(rules.tags),
+        projects=sorted(rules.projects),
+        models=None if rules.models is None else list(rules.models),
+    )

@@ -1,0 +1,239 @@
+"""What the administration API takes and answers; unknown fields are refused, everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.ledger.views import GroupBy, RecentRequest, SpendQuery
+from gateway.settings.scalars import Instant, Name
+from pricing.money import format_usd
+
+REQUESTS_MAX = 500
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+KeyState = Literal["active", "expired", "revoked"]
+FilterValue = Annotated[str | None, Field(max_length=512)]
+
+
+class AdminModel(BaseModel):
+    """Settings of every model here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NewKeyBody(AdminModel):
+    """A key to be made."""
+
+    team: Name = Field(description="A team of the configuration.")
+    name: Name = Field(description="What the key is for; unique among the team's keys in use.")
+    project: Name | None = Field(default=None, description="A project of the team.")
+    models: list[Name] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=256,
+        description="Models that it may use, of those of its team; `*` stands for any characters.",
+    )
+    expires_at: Instant | None = Field(default=None, description="From then on it is void.")
+
+
+class KeyView(AdminModel):
+    """A key as it is told; the key itself is nowhere."""
+
+    key_id: str
+    team: str
+    project: str | None
+    name: str
+    models: list[str] | None = Field(description="Null: all of the team's.")
+    state: KeyState
+    source: Literal["file", "database"] = Field(description="Where it can be changed.")
+    created_at: datetime | None = Field(description="Null for keys of the configuration file.")
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+class KeyList(AdminModel):
+    """Every key, by team and name."""
+
+    keys: list[KeyView]
+
+
+class CreatedKey(AdminModel):
+    """A key that was just made, with its effective values."""
+
+    key: str = Field(description="What clients send. Shown only now.")
+    key_id: str
+    team: str
+    project: str | None
+    name: str
+    models: list[str] | None
+    expires_at: datetime | None
+
+
+class RevokedKey(AdminModel):
+    """A key that no worker takes any more."""
+
+    key_id: str
+    state: Literal["revoked"] = "revoked"
+
+
+class TeamView(AdminModel):
+    """A team of the configuration."""
+
+    name: str
+    tags: list[str] = Field(description="Privacy tags that each of its requests carries.")
+    projects: list[str]
+    models: list[str] | None = Field(description="Patterns that it may use; null: all.")
+
+
+class TeamList(AdminModel):
+    """Every team, by name."""
+
+    teams: list[TeamView]
+
+
+class SpendParams(AdminModel):
+    """Which report is wanted."""
+
+    by: list[GroupBy] = Field(
+        default=[GroupBy.TEAM], min_length=1, max_length=3, description="Repeat for several."
+    )
+    from_: Instant | None = Field(
+        default=None, alias="from", description="First instant; a day means its beginning in UTC."
+    )
+    to: Instant | None = Field(default=None, description="First instant not counted.")
+    team: FilterValue = None
+    project: FilterValue = None
+    model: FilterValue = None
+    deployment: FilterValue = None
+    key: FilterValue = None
+
+    @property
+    def filters(self) -> dict[GroupBy, str]:
+        """Exact values by dimension."""
+        given = {
+            GroupBy.TEAM: self.team,
+            GroupBy.PROJECT: self.project,
+            GroupBy.MODEL: self.model,
+            GroupBy.DEPLOYMENT: self.deployment,
+            GroupBy.KEY: self.key,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def query(self) -> SpendQuery:
+        """What the ledger is asked."""
+        return SpendQuery(
+            group_by=tuple(self.by),
+            from_us=None if self.from_ is None else microseconds(self.from_),
+            to_us=None if self.to is None else microseconds(self.to),
+            filters=self.filters,
+        )
+
+
+class EffectiveQuery(AdminModel):
+    """The query that was answered."""
+
+    by: list[GroupBy]
+    from_: datetime | None = Field(serialization_alias="from")
+    to: datetime | None
+    filters: dict[str, str]
+
+
+class SpendAnswer(AdminModel):
+    """A report; amounts are exact, as decimal strings in dollars and as picodollars."""
+
+    query: EffectiveQuery
+    is_complete: bool = Field(description="Whether all that ended before the call is in it.")
+    rows: list[dict[str, int | str]]
+    total: dict[str, int | str]
+
+
+class RequestParams(AdminModel):
+    """Which requests are wanted."""
+
+    limit: int = Field(default=50, ge=1, le=REQUESTS_MAX)
+    team: FilterValue = None
+
+
+class RequestView(AdminModel):
+    """One request; its last attempt says how it ended, amounts are of all attempts."""
+
+    request_id: str
+    at: datetime
+    team: str
+    project: str
+    key_id: str
+    model: str
+    deployment: str
+    reason: str
+    attempts: int
+    status: str
+    error_code: str
+    input_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    cost_usd: str | None = Field(description="Decimal string; null while the price is unknown.")
+    cost_pico_usd: int | None
+    is_estimated: bool
+    ttft_ms: float | None
+    duration_ms: float
+
+    @classmethod
+    def of(cls, request: RecentRequest) -> RequestView:
+        """A request as the ledger tells it."""
+        cost = request.cost_pico_usd
+        return cls(
+            request_id=request.request_id,
+            at=instant(request.at_us),
+            team=request.team,
+            project=request.project,
+            key_id=request.key_id,
+            model=request.model,
+            deployment=request.deployment,
+            reason=request.reason,
+            attempts=request.attempts,
+            status=request.status,
+            error_code=request.error_code,
+            input_tokens=request.input_tokens,
+            cached_input_tokens=request.cached_input_tokens,
+            output_tokens=request.output_tokens,
+            cost_usd=None if cost is None else format_usd(cost),
+            cost_pico_usd=cost,
+            is_estimated=request.is_estimated,
+            ttft_ms=None if request.ttft_us is None else request.ttft_us / 1000,
+            duration_ms=request.duration_us / 1000,
+        )
+
+
+class RequestList(AdminModel):
+    """The newest requests, newest first."""
+
+    limit: int
+    team: str | None
+    is_complete: bool = Field(description="Whether all that ended before the call is in it.")
+    requests: list[RequestView]
+
+
+class StatusAnswer(AdminModel):
+    """The running gateway."""
+
+    url: str
+    pids: Mapping[str, int] = Field(description="Process ids by role.")
+    engines: Mapping[str, str] = Field(description="`ready`, or why not, per local deployment.")
+    keys_revision: int
+    ledger: Mapping[str, int | str] | None = Field(description="Null while it is away.")
+    ledger_fault: str = Field(description="Why the ledger is away, empty when it is not.")
+
+
+def instant(at_us: int) -> datetime:
+    """The aware instant of microseconds since the epoch, exactly."""
+    return _EPOCH + timedelta(microseconds=at_us)
+
+
+def microseconds(at: datetime) -> int:
+    """Microseconds since the epoch of an aware instant, exactly."""
+    return (at - _EPOCH) // _MICROSECOND

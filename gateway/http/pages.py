@@ -1,0 +1,262 @@
+"""Everything behind the hot routes: administration, dashboard, the OpenAPI document.
+
+FastAPI is loaded with this module, so a worker imports it when a page is first asked for. Around
+FastAPI stands one gate: it names the request, lets only the administrator into `/admin/v1`, bounds
+bodies before anything reads them, and is the boundary at which a fault of ours becomes an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import MutableMapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypedDict, cast
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Match
+
+from gateway import errors
+from gateway.auth.keys import RandomBytes
+from gateway.dashboard.pages import make_dashboard
+from gateway.dashboard.protection import SECURITY_HEADERS
+from gateway.http import admin, openapi
+from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate, request_id_headers
+from gateway.http.errors import error_headers, openai_body, row_of
+from gateway.http.messages import (
+    AsgiApplication,
+    ClientGone,
+    Headers,
+    Receive,
+    Scope,
+    check_is_json,
+    read_body,
+)
+from gateway.http.openapi_models import ErrorAnswer
+from gateway.http.service import Service
+from gateway.http.supervisor_calls import SupervisorCalls
+from gateway.relay.client_stream import Send
+
+logger = logging.getLogger(__name__)
+
+BODY_BYTES_MAX = 1024 * 1024
+_PROBLEMS_MAX = 5
+_NAME_CHARACTERS_MAX = 80
+_REQUEST_ID = "fareway.request_id"
+
+
+def make_pages(
+    service: Service, *, random_bytes: RandomBytes = secrets.token_bytes
+) -> AsgiApplication:
+    """Make the application behind the hot routes.
+
+    Args:
+        service: The worker's parts.
+        random_bytes: A cryptographic source, for new keys and sessions.
+    """
+    calls = SupervisorCalls(service.supervisor)
+    app = FastAPI(
+        title="Fareway",
+        version=_version(),
+        description="One API in front of every deployment, priced exactly, private by policy.",
+        openapi_url=None,
+        redirect_slashes=False,
+        responses={"default": {"model": ErrorAnswer, "description": "A refusal"}},
+    )
+    dashboard = make_dashboard(
+        session_key=service.session_key,
+        directory=lambda: service.directory,
+        ledger=calls,
+        clock=service.clock,
+        random_bytes=random_bytes,
+    )
+    routers = [
+        admin.AdminApi(service, calls, random_bytes=random_bytes).router(),
+        dashboard.router(),
+        openapi.Document(app).router(),
+    ]
+    for router in routers:
+        app.include_router(router)
+    app.state.routes = [route for router in routers for route in router.routes]
+    app.add_exception_handler(errors.GatewayError, _answer_refusal)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(Exception, _answer_fault)
+    return Gate(service, app)
+
+
+class Gate:
+    """Stands around FastAPI; an ASGI application.
+
+    Args:
+        service: The worker's parts.
+        app: What is behind it.
+    """
+
+    def __init__(self, service: Service, app: FastAPI) -> None:
+        self._service = service
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the ASGI specification, version 3."""
+        service = self._service
+        answer = _Answer(service.new_id(), send)
+        service.enter()
+        try:
+            body = await self._admit(scope, receive)
+            # A HEAD is answered like a GET; the server leaves the body out.
+            method = "GET" if scope["method"] == "HEAD" else cast("str", scope["method"])
+            inner = {**scope, "method": method, _REQUEST_ID: answer.request_id.hex()}
+            await self._app(inner, _replay(body), answer.send)
+        except errors.GatewayError as error:
+            await answer.refuse(error)
+        except ClientGone:
+            return
+        except Exception:  # the request boundary; FastAPI has answered, if it still could
+            logger.exception("request %s failed", answer.request_id.hex())
+            if not answer.is_started:
+                await answer.refuse(_fault(answer.request_id.hex()))
+        finally:
+            service.leave()
+
+    async def _admit(self, scope: Scope, receive: Receive) -> bytes:
+        """Check who asks, then read the body.
+
+        Raises:
+            GatewayError: The request is not for this door.
+        """
+        service = self._service
+        if service.is_draining:
+            raise errors.Draining(
+                "this process is shutting down; try again", retry_after_s=RETRY_WHEN_DRAINING_S
+            )
+        headers = cast("Headers", scope["headers"])
+        if cast("str", scope["path"]).startswith(f"{admin.PREFIX}/"):
+            if not authenticate(service, headers).is_admin:
+                raise errors.AdminRequired("this needs the administrator's key")
+            if scope["method"] == "POST":
+                check_is_json(headers)
+        return await read_body(receive, headers, max_bytes=BODY_BYTES_MAX)
+
+
+class _Answer:
+    """One answer: its request id and the headers that every answer carries."""
+
+    def __init__(self, request_id: bytes, send: Send) -> None:
+        self.request_id = request_id
+        self.is_started = False
+        self._send = send
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Pass a message on; the first one gets our headers, which win over others."""
+        if message["type"] == "http.response.start":
+            self.is_started = True
+            ours = [*request_id_headers(self.request_id), *SECURITY_HEADERS]
+            names = {name for name, _ in ours}
+            theirs = cast("Headers", message.get("headers", ()))
+            message["headers"] = [*ours, *(one for one in theirs if one[0].lower() not in names)]
+        await self._send(message)
+
+    async def refuse(self, error: errors.GatewayError) -> None:
+        """Answer with an error."""
+        body = openai_body(error)
+        headers = [
+            *error_headers(error),
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        status = row_of(error).status
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+def _replay(body: bytes) -> Receive:
+    """A `receive` that gives a body that was read already."""
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> MutableMapping[str, Any]:
+        return next(messages, {"type": "http.disconnect"})
+
+    return receive
+
+
+def _response(error: errors.GatewayError) -> Response:
+    response = Response(
+        openai_body(error), status_code=row_of(error).status, media_type="application/json"
+    )
+    response.raw_headers.extend(error_headers(error))
+    return response
+
+
+async def _answer_refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, errors.GatewayError)
+    return _response(error)
+
+
+async def _answer_invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return _response(_invalid(error))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        allowed = _allowed(request)
+        message = f"{request.method} is not allowed on {path}; use {' or '.join(allowed)}"
+        return _response(errors.MethodNotAllowed(message, allowed=allowed))
+    if error.status_code == 404:
+        return _response(errors.RouteNotFound(f"no route {path!r}; see /openapi.json"))
+    return _response(errors.InvalidRequest(error.detail))
+
+
+async def _answer_fault(request: Request, _error: Exception) -> Response:
+    return _response(_fault(cast("str", request.scope[_REQUEST_ID])))
+
+
+def _fault(request_id: str) -> errors.InternalFault:
+    return errors.InternalFault(f"an internal error; quote request id {request_id} to the operator")
+
+
+def _allowed(request: Request) -> list[str]:
+    """Methods of every route with the request's path."""
+    found: set[str] = set()
+    app = cast("FastAPI", request.app)
+    for route in cast("list[BaseRoute]", app.state.routes):
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= cast("set[str]", getattr(route, "methods", None) or set())
+    return sorted(found)
+
+
+class _Problem(TypedDict):
+    loc: tuple[str | int, ...]
+    type: str
+    msg: str
+
+
+def _invalid(error: RequestValidationError) -> errors.GatewayError:
+    """What is wrong with which field, without the value that was sent."""
+    problems = cast("list[_Problem]", error.errors())
+    told = [(_param(one["loc"]), one["type"], one["msg"]) for one in problems]
+    if any(kind == "json_invalid" for _, kind, _ in told):
+        return errors.InvalidRequest("the body is not valid JSON")
+    sentences = [
+        f"{param}: unknown field" if kind == "extra_forbidden" else f"{param}: {message}"
+        for param, kind, message in told[:_PROBLEMS_MAX]
+    ]
+    return errors.InvalidField("; ".join(sentences), param=told[0][0] if told else None)
+
+
+def _param(location: tuple[str | int, ...]) -> str:
+    """`query.from` is `from`, `body.models.0` is `models.0`; the place itself where it is alone."""
+    inner = location[1:] or location
+    return ".".join(str(part)[:_NAME_CHARACTERS_MAX] for part in inner)
+
+
+def _version() -> str:
+    try:
+        return version("fareway")
+    except PackageNotFoundError:
+        return "0"

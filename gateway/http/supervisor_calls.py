@@ -1,0 +1,121 @@
+"""What pages ask of the supervisor and, through it, of the ledger process.
+
+A refusal of the other side becomes one of our errors here, and only here: it travels as code and
+sentence, and the code decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from gateway import errors
+from gateway.auth.directory import KeyRecord
+from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError
+from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
+
+T = TypeVar("T")
+
+READ_TIMEOUT_S = 10.0
+WRITE_TIMEOUT_S = 40.0
+"""Longer than the supervisor waits for the ledger and for every worker."""
+FLUSH_TIMEOUT_S = 2.0
+RETRY_AFTER_S = 2.0
+
+_REFUSALS: Mapping[str, type[errors.GatewayError]] = {
+    "bad_query": errors.InvalidField,
+    "key_conflict": errors.KeyConflict,
+    "unknown_key": errors.KeyNotFound,
+}
+"""Codes that are the caller's matter; with any other one the ledger process is not there."""
+
+
+class SupervisorCalls:
+    """Typed calls on the supervisor.
+
+    Every method raises `LedgerUnavailable` when there is no answer.
+
+    Args:
+        channel: To the supervisor, None outside a worker.
+    """
+
+    def __init__(self, channel: Channel | None) -> None:
+        self._channel = channel
+
+    async def status(self) -> Mapping[str, object]:
+        """The running gateway's address, processes and engines."""
+        return await self._call("status", None, dict[str, object])
+
+    async def loader(self) -> Mapping[str, object]:
+        """What the ledger loaded since it started, and what waits."""
+        return await self._call("stats", None, dict[str, object])
+
+    async def spend_report(self, query: SpendQuery) -> SpendReport:
+        """Sums of what is loaded.
+
+        Raises:
+            InvalidField: The query has no meaning.
+        """
+        return await self._call("spend_report", query, SpendReport)
+
+    async def recent_requests(self, query: RecentQuery) -> list[RecentRequest]:
+        """The newest requests, newest first."""
+        return await self._call("recent_requests", query, list[RecentRequest])
+
+    async def list_keys(self) -> list[StoredKey]:
+        """Every key of the database, revoked ones included."""
+        return await self._call("list_keys", None, list[StoredKey])
+
+    async def create_key(self, record: KeyRecord) -> None:
+        """Add a key; when this returns every worker takes it.
+
+        Raises:
+            KeyConflict: The team has a key of that name in use.
+        """
+        await self._call("create_key", record, type(None), timeout_s=WRITE_TIMEOUT_S)
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Make a key void; when this returns no worker takes it.
+
+        Raises:
+            KeyNotFound: No key of that id was made here.
+        """
+        await self._call("revoke_key", key_id, type(None), timeout_s=WRITE_TIMEOUT_S)
+
+    async def catch_up(self) -> bool:
+        """Have the ledger load what was written up to now; False when it is behind."""
+        if self._channel is None:
+            return False
+        try:
+            await self._channel.call(
+                "flush", None, result_type=type(None), timeout_s=FLUSH_TIMEOUT_S
+            )
+        except (CallTimeout, RemoteError):
+            return False  # what is loaded can still be told, with the remark that it is not all
+        except ChannelError as error:
+            raise _away(str(error)) from error
+        return True
+
+    async def _call(
+        self, name: str, params: object, result_type: type[T], *, timeout_s: float = READ_TIMEOUT_S
+    ) -> T:
+        if self._channel is None:
+            raise _away("this process has no supervisor")
+        try:
+            return await self._channel.call(
+                name, params, result_type=result_type, timeout_s=timeout_s
+            )
+        except RemoteError as error:
+            refusal = _REFUSALS.get(error.code)
+            if refusal is None:
+                raise _away(error.message) from error
+            raise refusal(error.message) from error
+        except ChannelError as error:
+            raise _away(str(error)) from error
+
+
+def _away(reason: str) -> errors.LedgerUnavailable:
+    return errors.LedgerUnavailable(
+        f"the ledger process does not answer ({reason}); no recorded request is lost, try again",
+        retry_after_s=RETRY_AFTER_S,
+    )
