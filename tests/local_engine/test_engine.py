@@ -317,6 +317,30 @@ def test_a_runner_that_forgets_a_row_never_gives_one_request_anothers_token() ->
     assert all(harness.answers[key].done.error for key in keys)
 
 
+def test_a_long_prompt_is_cut_so_that_streams_keep_their_pace() -> None:
+    # Each token costs a millisecond here; the target for a step with streams is 200.
+    lengths: list[tuple[int, int]] = []
+
+    def spend(plan) -> None:
+        tokens = sum(len(chunk.token_ids) for chunk in plan.chunks)
+        harness.clock.now_ns += tokens * 1_000_000
+        lengths.append((len(plan.chunks), tokens))
+
+    harness = Harness(
+        FakeRunner(n_blocks=2000, on_execute=spend), running_max=4, step_tokens_max=512
+    )
+    harness.ask("x" * 600, output_tokens=2)
+    stream = harness.submit("y", output_tokens=30)
+    harness.step()
+    harness.submit("z" * 1500, output_tokens=1)
+    lengths.clear()
+    harness.run()
+    assert harness.answers[stream].done.usage.output_tokens == 30
+    beside_stream = [tokens for chunks, tokens in lengths if chunks > 1]
+    assert 100 < max(beside_stream) < 260
+    assert len(beside_stream) < 15
+
+
 def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
     harness = Harness(queued_requests_max=2, tenant_share_max=1.0)
     keys = [harness.submit(PROMPTS[0]) for _ in range(2)]

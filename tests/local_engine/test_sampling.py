@@ -192,6 +192,42 @@ def test_draws_follow_the_distribution(options, weights) -> None:
     assert chi_square(drawn, probabilities) < CHI_SQUARE_15
 
 
+def plain_draw(logits: torch.Tensor, parameters: SamplingParameters) -> int:
+    """The definition: sort everything, keep what each rule keeps, draw in that order."""
+    scaled = (logits.double() - logits.double().max()) / parameters.temperature
+    values, ids = torch.sort(scaled, descending=True, stable=True)
+    weights = torch.exp(values[: parameters.top_k or None])
+    before = torch.cumsum(weights, dim=0) - weights
+    kept = before < parameters.top_p * weights.sum()
+    kept &= weights >= parameters.min_p
+    weights = weights * kept
+    cumulative = torch.cumsum(weights, dim=0)
+    drawn = uniform(parameters.seed, 0) * cumulative[-1]
+    return int(ids[int(torch.searchsorted(cumulative, drawn, right=True))])
+
+
+WIDE = {
+    "top_p of peaked logits": {"top_p": 0.9, "temperature": 0.3},
+    "top_p of flat logits, beyond what is sorted at first": {"top_p": 0.97, "temperature": 50.0},
+    "top_p next to one": {"top_p": 0.999_999},
+    "top_k": {"top_k": 40},
+    "top_k and top_p": {"top_k": 400, "top_p": 0.5},
+    "top_k and min_p": {"top_k": 100, "min_p": 0.2},
+    "top_p and min_p": {"top_p": 0.8, "min_p": 0.05},
+}
+
+
+@pytest.mark.parametrize("options", WIDE.values(), ids=WIDE.keys())
+def test_a_wide_vocabulary_gives_what_sorting_all_of_it_gives(options) -> None:
+    generator = torch.Generator().manual_seed(8)
+    for seed in range(30):
+        logits = torch.randn(5000, generator=generator) * 4
+        # Ties, as quantised heads have.
+        logits = (logits * 8).round() / 8
+        parameters = SamplingParameters(seed=seed, **options)
+        assert sample(logits, parameters, TokenHistory([])) == plain_draw(logits, parameters)
+
+
 OPTIONS = st.fixed_dictionaries(
     {},
     optional={
