@@ -143,16 +143,26 @@ def _listed(settings: Settings) -> dict[str, DeploymentSettings]:
     found: dict[str, DeploymentSettings] = {}
     for model in settings.models.values():
         for entry in model.deployments:
-            # One deployment has one price and one trust; a bare mention adds nothing to it.
             known = found.get(entry.deployment)
-            if known is None or (not known.price and known.trust is None):
-                found[entry.deployment] = entry
+            found[entry.deployment] = entry if known is None else _joined(known, entry)
     for name, provider in settings.providers.items():
         if isinstance(provider, LocalProvider):
             for local in provider.models:
                 deployment = f"{name}/{local.id}"
                 found.setdefault(deployment, DeploymentSettings(deployment=deployment))
     return found
+
+
+def _joined(known: DeploymentSettings, other: DeploymentSettings) -> DeploymentSettings:
+    """One deployment that two models list: it has one price and one trust.
+
+    What only one of them states holds for both. Of two prices the first holds; of two lists of
+    claims only what both say, so that no model can lend another one trust.
+    """
+    trust = known.trust if other.trust is None else other.trust
+    if known.trust is not None and other.trust is not None:
+        trust = tuple(claim for claim in known.trust if claim in other.trust)
+    return known.model_copy(update={"price": known.price or other.price, "trust": trust})
 
 
 def _claims(entry: DeploymentSettings, provider: ProviderSettings) -> tuple[TrustClaim, ...]:
@@ -183,7 +193,8 @@ def _versions(entry: DeploymentSettings, provider: ProviderSettings) -> Sequence
                 is_nominal=True,
             )
         ]
-    ends = [price.valid_from for price in stated[1:]] + [None]
+    # A price ends where the next one begins; without any the deployment stays unpriced.
+    ends = [*(price.valid_from for price in stated[1:]), None][: len(stated)]
     return [
         PriceVersion(
             rates=dict(_rates(price)),
