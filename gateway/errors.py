@@ -34,6 +34,8 @@ class GatewayError(Exception):
         param: The request parameter at fault, None when none is.
         retry_after_s: Seconds after which trying again makes sense, None when it never does.
         upstream_code: A more precise code that the upstream gave, None when it gave none.
+        deployment: The deployment that was tried last, None when none was.
+        attempts: How many attempts were made.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class GatewayError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.upstream_code = upstream_code
+        self.deployment: str | None = None
+        self.attempts = 0
 
 
 class CallerFault(GatewayError):

@@ -14,6 +14,9 @@ from pricing.quote import MeasuredSpeed
 PAUSE_S_MAX = 300.0
 """The longest pause that an upstream can ask for; then it is tried again."""
 
+FAULT_RETRY_S = 5.0
+"""When to ask again for a deployment of ours that is starting or being started again."""
+
 _SPEED_WEIGHT = 0.2
 
 
@@ -64,7 +67,9 @@ class HealthBoard:
     def state(self, deployment: str) -> Availability:
         """Whether an attempt may be sent now."""
         fault = self._faults.get(deployment)
-        return AVAILABLE if fault is None else Availability(is_available=False, reason=fault)
+        if fault is None:
+            return AVAILABLE
+        return Availability(is_available=False, reason=fault, retry_after_s=FAULT_RETRY_S)
 
     def is_paused(self, deployment: str) -> bool:
         """Whether the pause that the upstream asked for still lasts.

@@ -205,5 +205,11 @@ async def _send_error(
         await client.write(openai_event(error))
         await client.finish(is_clean=False)
         return
-    headers = [*base, *error_headers(error), (b"content-type", b"application/json")]
+    headers = [
+        *base,
+        (b"x-fareway-deployment", header_text(error.deployment or "none")),
+        (b"x-fareway-attempts", str(error.attempts).encode()),
+        *error_headers(error),
+        (b"content-type", b"application/json"),
+    ]
     await client.send_whole(row_of(error).status, headers, openai_body(error))

@@ -159,8 +159,12 @@ class Supervisor:
             )
 
     async def _watch_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        with anyio.open_signal_receiver(*watched) as signals:
             async for number in signals:
+                if number is signal.SIGHUP:
+                    logger.warning("reloading is not built yet; restart to take the new file")
+                    continue
                 if self._stopping.is_set():
                     logger.warning("%s again: ending at once", number.name)
                     for child in self._living_workers():

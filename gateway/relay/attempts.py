@@ -148,7 +148,8 @@ class Relay:
             elif client.is_started:
                 await client.heartbeat()
             else:
-                await client.start(self.head(job, job.candidates[0].deployment, 1, []))
+                deployment, number = client.attempt
+                await client.start(self.head(job, deployment, number, []))
                 await client.heartbeat()
 
     async def _run_attempts(self, job: Job, client: ClientStream) -> None:
@@ -160,6 +161,7 @@ class Relay:
             attempt = _Attempt(
                 relay=self, job=job, candidate=candidate, client=client, failures=tuple(failures)
             )
+            client.attempt = (candidate.deployment, len(failures) + 1)
             try:
                 await attempt.run()
             except ProviderError as error:
@@ -179,7 +181,9 @@ class Relay:
                     rng=self.rng,
                 )
             if step is None:
-                raise final_error(failures)
+                failure = final_error(failures)
+                failure.deployment, failure.attempts = candidate.deployment, len(failures)
+                raise failure
             self.metrics.fallbacks.labels(reason=type(failures[-1].error).__name__).inc()
             await anyio.sleep(step.pause_s)
             index = step.candidate

@@ -2,13 +2,14 @@
 
 Every candidate once, in the decision's order, then again from the first, until the attempts or the
 seconds are used up. A deployment that is tried again gets a pause: what it asked for, else a
-growing one. A fault of the caller ends it at once, except that a prompt too long for one window
-may fit another deployment's.
+growing one; where that is too long another one is tried again instead. A fault of the caller ends
+it at once, except that a prompt too long for one window may fit another deployment's.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -87,14 +88,14 @@ def next_step(
     refused = {
         f.deployment for f in failures if isinstance(f.error, ContextTooLong | CredentialError)
     }
-    for offset in range(len(candidates)):
-        index = (len(failures) + offset) % len(candidates)
+    tried = Counter(failure.deployment for failure in failures)
+    # The sort is stable: of those tried equally often the decision's order holds.
+    for index in sorted(range(len(candidates)), key=lambda index: tried[candidates[index]]):
         if candidates[index] in refused:
             continue
         pause_s = _pause_s(failures, candidates[index], rng)
-        if elapsed_s + pause_s >= within_s:
-            return None
-        return Next(candidate=index, pause_s=pause_s)
+        if elapsed_s + pause_s < within_s:
+            return Next(candidate=index, pause_s=pause_s)
     return None
 
 
