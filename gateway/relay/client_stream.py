@@ -25,8 +25,6 @@ class ClientStream:
         is_started: Whether headers are out; from then on failures are events, not statuses.
         is_finished: Whether the answer is whole, or given up.
         has_content: Whether a content event was sent; from then on there is no fallback.
-        attempts: Attempts begun so far, for headers.
-        deployment: Of the attempt in flight or of the last one, empty before the first.
         attempt: Deployment and number of the attempt in flight, for headers that go out early.
         last_sent_s: Monotonic instant of the last bytes, for heartbeats.
     """
@@ -43,9 +41,7 @@ class ClientStream:
         self.is_started = False
         self.is_finished = False
         self.has_content = False
-        self.attempts = 0
-        self.deployment = ""
-        self.attempt = ("", 0)
+        self.attempt: tuple[str, int] = ("", 0)
         self.last_sent_s = monotonic_s()
 
     async def send_whole(self, status: int, headers: HeaderPairs, body: bytes) -> None:
