@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _NS_PER_S = 1_000_000_000
 _PROMPT_CHUNK_TOKENS_MIN = 32
 _RETRY_AFTER_S_MAX = 60.0
+_FAILED_STEPS_MAX = 16
+"""Steps in a row in which nothing could be computed; then it is the device, not a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,7 @@ class Engine:
         self._generations: dict[int, _Generation] = {}
         self._outputs: list[Output] = []
         self._counts = _Counts()
+        self._failed_steps = 0
 
     @property
     def has_work(self) -> bool:
@@ -197,6 +200,9 @@ class Engine:
 
         Returns:
             False when there was nothing to do.
+
+        Raises:
+            RuntimeError: nothing could be computed for many steps; the process must not go on.
         """
         self._meter.begin_step()
         shares = self.scheduler.plan(budget_tokens=self._budget_tokens())
@@ -212,6 +218,8 @@ class Engine:
             self._generations[share.sequence.key].busy_ns += busy_ns
         for generation in ended:
             self._report_end(generation)
+        if self._failed_steps >= _FAILED_STEPS_MAX:
+            raise RuntimeError(f"{self._failed_steps} steps in a row computed nothing")
         return True
 
     def stats(self) -> EngineStats:
@@ -283,6 +291,7 @@ class Engine:
     def _compute(self, shares: list[Share]) -> list[_Generation]:
         """Execute, commit and sample; returns the generations that ended."""
         rows = self._execute(shares)
+        self._failed_steps = 0 if rows else self._failed_steps + 1
         ended: list[_Generation] = []
         for share in shares:
             generation = self._generations[share.sequence.key]

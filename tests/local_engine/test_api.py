@@ -97,6 +97,7 @@ async def test_an_engine_killed_mid_stream_ends_its_streams_and_leaves_the_clien
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_a_model_that_cannot_be_loaded_is_not_worth_a_restart() -> None:
     engine = spawn_engine(config("corrupt"), module=FAKE_ENGINE)
     with pytest.raises(ModelFileError, match="corrupt"):
@@ -178,6 +179,7 @@ async def test_a_client_that_is_not_connected_says_so() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_leaving_waits_a_bounded_time_for_an_engine_that_hangs() -> None:
     engine = spawn_engine(config(), module=FAKE_ENGINE)
     await engine.control.wait_ready(timeout_s=60)

@@ -280,6 +280,18 @@ def test_a_step_that_fails_ends_the_culprit_only(caplog) -> None:
     assert "[5, 0, 5]" not in caplog.text
 
 
+def test_a_runner_that_fails_whatever_it_gets_stops_the_engine() -> None:
+    def fail(plan) -> None:
+        raise RuntimeError("device lost")
+
+    harness = Harness(FakeRunner(on_execute=fail), running_max=1, queued_requests_max=99)
+    keys = [harness.submit(PROMPTS[0]) for _ in range(30)]
+    with pytest.raises(RuntimeError, match="16 steps in a row"):
+        harness.run()
+    harness.collect()
+    assert sum(harness.answers[key].done is not None for key in keys) == 16
+
+
 class BrokenRows(FakeRunner):
     """Gives NaN for contexts that begin with a chosen token."""
 
@@ -378,6 +390,7 @@ JOBS = st.lists(
 def test_any_schedule_gives_every_request_its_own_text(
     jobs, n_blocks, running_max, extra, moves
 ) -> None:
+    # ENG-105: counts are derived from tokens, so that no order of moves makes them drift.
     harness = Harness(
         FakeRunner(n_blocks=n_blocks),
         running_max=running_max,

@@ -142,6 +142,7 @@ def test_a_monstrous_prompt_is_refused_before_it_is_encoded() -> None:
 
 
 def test_messages_are_rendered_and_encoded_once() -> None:
+    # ENG-036, ENG-038: what the template prints is all there is; nothing is added to it.
     job = prepare(
         **chat("hi", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], None)
     )

@@ -220,8 +220,8 @@ WIDE = {
 @pytest.mark.parametrize("options", WIDE.values(), ids=WIDE.keys())
 def test_a_wide_vocabulary_gives_what_sorting_all_of_it_gives(options) -> None:
     generator = torch.Generator().manual_seed(8)
-    for seed in range(30):
-        logits = torch.randn(5000, generator=generator) * 4
+    for seed in range(12):
+        logits = torch.randn(2000, generator=generator) * 4
         # Ties, as quantised heads have.
         logits = (logits * 8).round() / 8
         parameters = SamplingParameters(seed=seed, **options)
