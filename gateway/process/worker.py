@@ -85,6 +85,9 @@ class Worker:
         await self._channel.run()
         if not self._ended.is_set():
             logger.error("the supervisor is gone; ending")
+            if self._parts is not None:
+                # At once, so that the next supervisor can have the port while requests finish here.
+                self._parts.stop_listening()
             await self._finish(ORPHAN_DRAIN_S)
         self._configured.set()
 
@@ -148,10 +151,11 @@ class _Parts:
     spool: SpoolWriter
     listener: socket.socket
     started: asyncio.Event = field(default_factory=asyncio.Event)
+    server: _Server = field(init=False)
 
     async def serve(self, ended: asyncio.Event) -> None:
         """Answer clients until told to end."""
-        server = _Server(
+        self.server = server = _Server(
             uvicorn.Config(
                 Application(self.service, _make_pages),
                 http="httptools",
@@ -177,6 +181,12 @@ class _Parts:
             await self.links.close()
             for provider in self.providers.values():
                 await provider.close()
+
+    def stop_listening(self) -> None:
+        """Accept no more connections; requests on those that stand are still answered."""
+        if self.started.is_set():
+            for server in self.server.servers:
+                server.close()
 
     async def _stop_server(self, server: uvicorn.Server, ended: asyncio.Event) -> None:
         await ended.wait()

@@ -5,6 +5,8 @@ with GatewayProcess(tmp_path, config) as gateway:
     gateway.run("spend", "report")        # a command of the same configuration
     gateway.kill()                        # SIGKILL of the whole tree
     gateway.start()                       # again, on the same files
+    gateway.kill_role("worker")           # SIGKILL of one process; the supervisor starts another
+    gateway.kill_supervisor()             # SIGKILL of the supervisor alone
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 60.0
+ROLES = {
+    "gateway.process.worker": "worker",
+    "gateway.process.ledger_process": "ledger",
+    "local_engine.server": "engine",
+}
 
 
 def free_port() -> int:
@@ -71,6 +78,7 @@ class GatewayProcess:
         }
         self.log_path = folder / "gateway.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._orphans: list[int] = []
 
     @property
     def url(self) -> str:
@@ -117,6 +125,11 @@ class GatewayProcess:
         Raises:
             RuntimeError: It ended, or did not answer in time; with its log.
         """
+        self.spawn()
+        self.wait_ready()
+
+    def spawn(self) -> None:
+        """Start, and do not wait."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command("serve"),
@@ -126,6 +139,14 @@ class GatewayProcess:
                 stdout=log,
                 stderr=log,
             )
+
+    def wait_ready(self) -> None:
+        """Wait until it answers.
+
+        Raises:
+            RuntimeError: It ended, or did not answer in time; with its log.
+        """
+        assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -181,19 +202,46 @@ class GatewayProcess:
             waiting += children.get(pid, [])
         return found
 
+    def pids_of(self, role: str) -> list[int]:
+        """Processes of a role (`worker`, `ledger`, `engine`), as the kernel tells."""
+        return [pid for pid in self.tree() if _role(pid) == role]
+
+    def kill_role(self, role: str) -> list[int]:
+        """SIGKILL every process of a role and return when they are gone; their ids."""
+        pids = self.pids_of(role)
+        _kill(pids)
+        return pids
+
+    def kill_supervisor(self) -> None:
+        """SIGKILL the supervisor alone, and return when nobody listens on the port any more.
+
+        Raises:
+            RuntimeError: Its orphans kept the port; with the log.
+        """
+        assert self._process is not None
+        self._orphans += self.tree()[1:]
+        self._process.kill()
+        self._process.wait(timeout=10)
+        self._process = None
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                return
+            time.sleep(0.02)
+        raise RuntimeError(f"orphans keep the port:\n{self.log()}")
+
     def kill(self) -> None:
         """SIGKILL every process of the tree at once, as the end of a machine would."""
-        if self._process is None:
-            return
-        tree = self.tree() if self._process.poll() is None else []
-        for pid in tree:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._process.wait(timeout=10)
-        deadline = time.monotonic() + 10
-        while any(_is_alive(pid) for pid in tree) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self._process = None
+        tree = [pid for pid in self._orphans if _role(pid)]
+        self._orphans.clear()
+        if self._process is not None and self._process.poll() is None:
+            tree += self.tree()
+        _kill(tree)
+        if self._process is not None:
+            self._process.wait(timeout=10)
+            self._process = None
 
     def stop(self) -> int:
         """SIGTERM and wait for the drain; returns the exit status."""
@@ -213,6 +261,23 @@ sys.path.insert(0, {str(REPOSITORY)!r})
 from gateway.cli.main import main
 main(sys.argv[1:])
 """
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(_is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _role(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    return next((role for module, role in ROLES.items() if module in words), "")
 
 
 def _is_alive(pid: int) -> bool:
