@@ -156,7 +156,9 @@ class ChatChunk(_Open):
     object: Literal["chat.completion.chunk"]
     created: int
     model: str
-    choices: list[ChunkChoice]
+    choices: list[ChunkChoice] = Field(
+        default=[], description="Empty, and with some vendors absent, beside the usage."
+    )
     usage: UsageBody | None = None
     fareway: FinalFactsBody | None = Field(default=None, description="In the last usage chunk.")
 

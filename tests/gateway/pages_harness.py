@@ -70,6 +70,7 @@ class Pages:
     ledger: Channel
     tasks: TaskGroup
     ledger_is_away: bool = False
+    ledger_is_behind: bool = False
     revision: int = 1
     _count: int = field(default=0)
 
@@ -176,6 +177,8 @@ def _supervisor_methods(pages: Pages) -> dict[str, Method]:
     async def ledger(name: str, params: object, result_type):
         if pages.ledger_is_away:
             raise RemoteError("ledger_unavailable", "the ledger process is being started again")
+        if pages.ledger_is_behind and name == "flush":
+            raise RemoteError("database_unavailable", "the database is locked")
         return await pages.ledger.call(name, params, result_type=result_type, timeout_s=30)
 
     def forward(name: str) -> Method:
