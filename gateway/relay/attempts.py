@@ -158,6 +158,7 @@ class Relay:
         index = 0
         while True:
             candidate = job.candidates[index]
+            client.deployment, client.attempts = candidate.deployment, len(failures) + 1
             attempt = _Attempt(
                 relay=self, job=job, candidate=candidate, client=client, failures=tuple(failures)
             )
@@ -231,8 +232,10 @@ class _Attempt:
             lifetime_s=relay.limits.deadlines.total_s + SETTLE_GRACE_S,
         )
         facts = AttemptFacts(attempt_id=opened.event_id.hex())
-        outcome = Outcome(
-            status=AttemptStatus.NOT_SENT, prompt_tokens_estimate=job.prompt_tokens_estimate
+        outcome = Outcome(  # as after a fault of ours; replaced by every other end
+            prompt_tokens_estimate=job.prompt_tokens_estimate,
+            http_status=500,
+            error_code="internal_error",
         )
         frames = StreamFrames(
             make_encoder=lambda: self._encoder(facts),
@@ -249,16 +252,23 @@ class _Attempt:
                 outcome.ttft_us = self._since_accepted_us()
             outcome.status = AttemptStatus.OK
             outcome.is_usage_final = True
-            outcome.http_status = 200
+            outcome.http_status, outcome.error_code = 200, ""
         except ProviderError as error:
             self._note_failure(error, frames, facts, outcome)
             raise
         except anyio.get_cancelled_exc_class():
-            outcome.status = self._status_when_cut(facts)
+            outcome.status = AttemptStatus.CLIENT_LEFT
             outcome.http_status = 499
             outcome.error_code = "client_left"
             raise
+        except GatewayError as error:
+            outcome.http_status = relay.status_of(error)
+            outcome.error_code = type(error).__name__
+            raise
         finally:
+            # Whatever ended it, a fault of ours too: what was sent is never booked as not sent.
+            if not facts.was_sent and outcome.status is not AttemptStatus.OK:
+                outcome.status = AttemptStatus.NOT_SENT
             settlement = self._settle(opened, frames, facts, outcome)
         await self._finish(frames, facts, settlement)
 
@@ -318,9 +328,7 @@ class _Attempt:
         outcome.http_status = self.relay.status_of(failure)
         outcome.error_code = error.code or type(error).__name__
         outcome.upstream_request_id = error.upstream_request_id or ""
-        if not facts.was_sent:
-            outcome.status = AttemptStatus.NOT_SENT
-        elif was_refused(error) and not frames.content_events:
+        if was_refused(error) and not frames.content_events:
             outcome.status = AttemptStatus.REJECTED
         elif error.code == "empty_answer":
             outcome.status = AttemptStatus.OK
@@ -330,9 +338,6 @@ class _Attempt:
         else:
             outcome.status = AttemptStatus.UNKNOWN_BILLING
 
-    def _status_when_cut(self, facts: AttemptFacts) -> AttemptStatus:
-        return AttemptStatus.CLIENT_LEFT if facts.was_sent else AttemptStatus.NOT_SENT
-
     def _settle(
         self, opened: OpenAttempt, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome
     ) -> Settlement | None:
@@ -341,7 +346,7 @@ class _Attempt:
             outcome.is_usage_final = True
         else:
             outcome.usage = frames.usage
-        outcome.content_events = frames.content_events
+        outcome.output_tokens_estimate = frames.output_tokens_estimate
         outcome.finish_reason = next(iter(frames.reasons.values()), "")
         outcome.upstream_request_id = facts.upstream_request_id or outcome.upstream_request_id
         try:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gateway.dialects.openai_answer import (
     AnswerEncoder,
     FinalFacts,
@@ -28,6 +30,17 @@ from providers.contract import (
     UsageReport,
     WholeAnswer,
 )
+
+BYTES_PER_TOKEN = 4
+"""A token's usual length in an answer, for one that came whole and without counts."""
+
+
+class _Identity(msgspec.Struct):
+    """What is the same in every chunk of an upstream's stream."""
+
+    id: str = ""
+    created: int = 0
+    model: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +70,7 @@ class StreamFrames:
     _usage_frame: bytes | None = None
     _encoder: AnswerEncoder | None = None
     _has_frames: bool = False
+    _content_frame: bytes | None = None
 
     @property
     def encoder(self) -> AnswerEncoder:
@@ -64,6 +78,13 @@ class StreamFrames:
         if self._encoder is None:
             self._encoder = self.make_encoder()
         return self._encoder
+
+    @property
+    def output_tokens_estimate(self) -> int:
+        """Generated tokens that passed: one per event, or by the length of a whole answer."""
+        if self.whole is not None and self.whole.has_content:
+            return max(1, len(self.whole.raw) // BYTES_PER_TOKEN)
+        return self.content_events
 
     def take(self, batch: Batch) -> bytes:
         """Turn a batch into what may be sent now; empty while there has been no content.
@@ -90,6 +111,7 @@ class StreamFrames:
         match event:
             case OpaqueDelta() | ToolCallDelta():
                 self.content_events += 1
+                self._content_frame = event.raw
                 self._held.append(frame(event.raw))
             case TextDelta():
                 self._take_text(event)
@@ -118,6 +140,7 @@ class StreamFrames:
     def _take_finish(self, event: Finished) -> None:
         self.reasons[event.index] = event.reason
         if event.raw is not None:
+            self._content_frame = event.raw
             self._held.append(frame(event.raw))
         elif self.is_stream and not self._has_frames:
             self._held.append(frame(self.encoder.finish_chunk(event.reason, event.index)))
@@ -137,7 +160,22 @@ class StreamFrames:
             return b""
         if self._usage_frame is not None:
             return frame(with_cost(self._usage_frame, cost_usd, final))
-        return frame(self.encoder.usage_chunk(self.usage.usage, cost_usd, final))
+        return frame(self._usage_encoder().usage_chunk(self.usage.usage, cost_usd, final))
+
+    def _usage_encoder(self) -> AnswerEncoder:
+        """The encoder of the last chunk, which has the id of the upstream's chunks before it."""
+        if self._content_frame is None:
+            return self.encoder
+        try:
+            known = msgspec.json.decode(self._content_frame, type=_Identity)
+        except msgspec.ValidationError:
+            return self.encoder  # an upstream that names its chunks with something else than text
+        own = self.encoder
+        return AnswerEncoder(
+            answer_id=known.id or own.answer_id,
+            created=known.created or own.created,
+            model=known.model or own.model,
+        )
 
     def whole_answer(self, cost_usd: str | None) -> bytes:
         """The body of a non-stream answer."""

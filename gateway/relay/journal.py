@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import anyio
+
 from gateway.clock import Clock
 from gateway.errors import LedgerUnavailable
 from gateway.ledger.errors import SpoolError
@@ -18,6 +20,12 @@ from pricing.usage import Quality, Usage
 from providers.contract import UsageReport
 
 LEDGER_RETRY_S = 5.0
+DURABLE_WAIT_S = 10.0
+"""Longest wait for the disk with `durability: strict`; a slower one is as good as failed."""
+
+CODE_CHARS_MAX = 64
+REQUEST_ID_CHARS_MAX = 200
+"""Upstreams name their errors and requests; a hostile one shall not fill the ledger with it."""
 
 
 class Spool(Protocol):
@@ -75,7 +83,8 @@ class Outcome:
         status: How it ended; pessimistic until something better is known.
         usage: The last report.
         is_usage_final: Whether that report counts everything, not only what came until the break.
-        content_events: Content events seen, for an estimate where the upstream gives no counts.
+        output_tokens_estimate: From what passed, for a booking where the upstream gives no counts;
+            zero where nothing passed.
         prompt_tokens_estimate: For the same.
         http_status: What the client gets.
         error_code: Empty when all went well.
@@ -87,7 +96,7 @@ class Outcome:
     status: AttemptStatus = AttemptStatus.UNKNOWN_BILLING
     usage: UsageReport | None = None
     is_usage_final: bool = False
-    content_events: int = 0
+    output_tokens_estimate: int = 0
     prompt_tokens_estimate: int = 0
     http_status: int = 0
     error_code: str = ""
@@ -178,11 +187,12 @@ class Journal:
         """Wait until the intent is on disk (`durability: strict`).
 
         Raises:
-            LedgerUnavailable: The disk failed.
+            LedgerUnavailable: The disk failed, or takes too long.
         """
         try:
-            await self.spool.durable(attempt.position)
-        except SpoolError as error:
+            with anyio.fail_after(DURABLE_WAIT_S):
+                await self.spool.durable(attempt.position)
+        except (SpoolError, TimeoutError) as error:
             raise LedgerUnavailable(
                 "the spend journal cannot be written, so nothing is dispatched",
                 retry_after_s=LEDGER_RETRY_S,
@@ -212,9 +222,9 @@ class Journal:
             cost_pico_usd=None if isinstance(charged, Unpriced) else charged.total_pico_usd,
             provider_cost_pico_usd=provider_cost,
             http_status=outcome.http_status,
-            error_code=outcome.error_code,
-            upstream_request_id=outcome.upstream_request_id[:200],
-            finish_reason=outcome.finish_reason[:64],
+            error_code=outcome.error_code[:CODE_CHARS_MAX],
+            upstream_request_id=outcome.upstream_request_id[:REQUEST_ID_CHARS_MAX],
+            finish_reason=outcome.finish_reason[:CODE_CHARS_MAX],
             ttft_us=outcome.ttft_us,
             duration_us=round((self.clock.monotonic_s() - attempt.started_s) * 1_000_000),
         )
@@ -224,9 +234,9 @@ def _booked_usage(outcome: Outcome) -> tuple[Usage, Quality]:
     """Which counts are charged, by `finance_policy.md` 2.4.
 
     Counts of the upstream always win. Without them a refused attempt used nothing, exactly; an
-    answer that went through, or that a client cut, is counted from what passed; a stream that broke
-    is booked as nothing with its exposure kept: elsewhere a guess billed 23 USD for one broken
-    prompt.
+    answer that went through, or that a client cut, is counted from what passed; an empty answer and
+    a stream that broke are booked as nothing with their exposure kept: elsewhere a guess billed
+    23 USD for one broken prompt.
     """
     if outcome.usage is not None:
         is_exact = outcome.usage.is_consistent and outcome.is_usage_final
@@ -234,14 +244,10 @@ def _booked_usage(outcome: Outcome) -> tuple[Usage, Quality]:
     match outcome.status:
         case AttemptStatus.NOT_SENT | AttemptStatus.REJECTED:
             return Usage(), Quality.EXACT
-        case AttemptStatus.OK:
+        case AttemptStatus.OK | AttemptStatus.CLIENT_LEFT if outcome.output_tokens_estimate:
             counted = Usage(
-                input_tokens=outcome.prompt_tokens_estimate, output_tokens=outcome.content_events
-            )
-            return counted, Quality.ESTIMATED
-        case AttemptStatus.CLIENT_LEFT if outcome.content_events:
-            counted = Usage(
-                input_tokens=outcome.prompt_tokens_estimate, output_tokens=outcome.content_events
+                input_tokens=outcome.prompt_tokens_estimate,
+                output_tokens=outcome.output_tokens_estimate,
             )
             return counted, Quality.ESTIMATED
         case _:
