@@ -158,7 +158,6 @@ class Relay:
         index = 0
         while True:
             candidate = job.candidates[index]
-            client.deployment, client.attempts = candidate.deployment, len(failures) + 1
             attempt = _Attempt(
                 relay=self, job=job, candidate=candidate, client=client, failures=tuple(failures)
             )
