@@ -26,6 +26,10 @@ hypothesis.settings.register_profile("dev", _ANY_SPEED, max_examples=50)
 hypothesis.settings.register_profile("ci", _ANY_SPEED, max_examples=100)
 hypothesis.settings.register_profile("soak", _ANY_SPEED, max_examples=2_000)
 
+# Threads of a parallel region that spin while they wait take the cores from whatever else runs, and
+# on a shared machine slow each other down tenfold. Read once, when torch loads its OpenMP runtime.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 SEED = pytest.StashKey[int]()
 
 # Markers whose tests run only when `-m` names them.
