@@ -13,13 +13,18 @@ from gateway.ledger import schema
 from gateway.ledger.booking import DimensionIds
 from gateway.ledger.records import Intent
 
-_CACHED_MAX = 50_000
+CACHED_MAX = 50_000
 
 
 class Dimensions:
-    """Ids of names, remembered; `forget` after a rollback, which takes new ids back."""
+    """Ids of names, remembered; `forget` after a rollback, which takes new ids back.
 
-    def __init__(self) -> None:
+    Args:
+        cached_max: Names remembered at once; clients choose cost tags, so there is no natural end.
+    """
+
+    def __init__(self, *, cached_max: int = CACHED_MAX) -> None:
+        self._cached_max = cached_max
         self._ids: dict[tuple[str, ...], int] = {}
 
     def forget(self) -> None:
@@ -78,6 +83,6 @@ class Dimensions:
     ) -> None:
         connection.execute(insert(table).values(**name, **details).on_conflict_do_nothing())
         found = sa.select(table.c.id).where(*(table.c[column] == name[column] for column in name))
-        if len(self._ids) >= _CACHED_MAX:
+        if len(self._ids) >= self._cached_max:
             self.forget()
         self._ids[key] = connection.execute(found).scalar_one()

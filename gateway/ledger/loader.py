@@ -129,20 +129,36 @@ class Loader:
         self._closed_for: dict[str, bytes] = {}
         self._expired_at_s: float | None = None
         self._round_lock = anyio.Lock()
+        self._stopping = anyio.Event()
+        self._behind: set[str] = set()
 
     async def run(self) -> None:
-        """Load for ever, with a growing wait while the database does not take it."""
+        """Load until `stop`, with a growing wait while the database does not take it.
+
+        A round that has begun is finished, also when the task is cancelled: a transaction cut
+        short does no harm, but its connection would have to be thrown away.
+        """
         wait_s = self._limits.retry_s
-        while True:
+        while not self._stopping.is_set():
             try:
-                is_caught_up = not (await self.load_round())
+                with anyio.CancelScope(shield=True):
+                    self._behind = await self.load_round()
             except DatabaseUnavailable as error:
                 _log.warning("loading waits %.2f s: %s", wait_s, error)
-                await anyio.sleep(wait_s)
+                await self._pause(wait_s)
                 wait_s = min(2 * wait_s, self._limits.retry_s_max)
             else:
                 wait_s = self._limits.retry_s
-                await anyio.sleep(self._limits.poll_s if is_caught_up else 0)
+                await self._pause(0 if self._behind else self._limits.poll_s)
+
+    def stop(self) -> None:
+        """Let `run` end after the round that it is in."""
+        self._stopping.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not past `stop`."""
+        with anyio.move_on_after(seconds):
+            await self._stopping.wait()
 
     async def flush(self) -> None:
         """Load everything that was written before the call.
@@ -323,8 +339,7 @@ class Loader:
         for chunk in removed:
             async with self._engine.begin() as connection:
                 await connection.run_sync(drop_cursor, chunk.name, at=chunk.after)
-            if self._cursors is not None:
-                self._cursors.pop(chunk.name)
+            (self._cursors or {}).pop(chunk.name, None)
             self._adopted.pop(chunk.name, None)
             self._closed_for.pop(chunk.name, None)
         self.stats.backlog_bytes = sum(

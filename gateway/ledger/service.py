@@ -53,7 +53,6 @@ class LedgerService:
         self._writer: AsyncEngine = writing_engine(database_url, busy_s=busy_s)
         self._reader: AsyncEngine = reading_engine(database_url, busy_s=busy_s)
         self._loader = Loader(self._writer, spool_root, clock=clock, limits=limits)
-        self._stopping = anyio.CancelScope()
         self._stopped = anyio.Event()
         self._stopped.set()
 
@@ -69,8 +68,7 @@ class LedgerService:
         """Load spools until `stop`; to be run in a task group of the process."""
         self._stopped = anyio.Event()
         try:
-            with self._stopping:
-                await self._loader.run()
+            await self._loader.run()
         finally:
             self._stopped.set()
 
@@ -85,7 +83,7 @@ class LedgerService:
             if drain:
                 await self._loader.flush()
         finally:
-            self._stopping.cancel()
+            self._loader.stop()
             with anyio.CancelScope(shield=True):
                 await self._stopped.wait()
                 await self._writer.dispose()

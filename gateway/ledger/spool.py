@@ -58,7 +58,11 @@ class Health(StrEnum):
 
 
 class SpoolFiles(Protocol):
-    """The three system calls that can fail for want of space or of a working disk."""
+    """The system calls that can fail for want of space or of a working disk."""
+
+    def create(self, path: Path) -> int:
+        """`open(2)` of a new file for appending: its descriptor."""
+        ...
 
     def write(self, descriptor: int, data: bytes) -> int:
         """`write(2)`: the count of bytes taken."""
@@ -75,6 +79,11 @@ class SpoolFiles(Protocol):
 
 class KernelFiles:
     """The real system calls."""
+
+    def create(self, path: Path) -> int:
+        """`open(2)`; a file of that name is an error."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        return os.open(path, flags, 0o600)
 
     def write(self, descriptor: int, data: bytes) -> int:
         """`write(2)`."""
@@ -324,9 +333,7 @@ class SpoolWriter:
         path = segment.segment_path(self.directory, self._number + 1)
         descriptor = -1
         try:
-            descriptor = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
-            )
+            descriptor = self._files.create(path)
             self._write(descriptor, header, size_bytes=0)
         except (OSError, SpoolError) as error:
             if descriptor >= 0:

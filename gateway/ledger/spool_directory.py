@@ -77,11 +77,13 @@ def acquire(directory: Path, *, wait_s: float = 0.0) -> DirectoryLock:
 
 def _try_lock(directory: Path) -> DirectoryLock | None:
     """The lock; None when it is held, or when the directory went away while we took it."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / LOCK_NAME
     try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
+    except (FileNotFoundError, FileExistsError):
+        if directory.is_file():
+            raise
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,15 +142,6 @@ def remove(directory: Path) -> bool:
     (directory / LOCK_NAME).unlink()
     directory.rmdir()
     return True
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def save_damage(directory: Path, path: Path, *, start: int, damaged: bytes) -> Path:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from gateway.ledger import schema, segment
 from gateway.ledger.columns import STATUS_CODES
 from gateway.ledger.database import sqlite_path
+from gateway.ledger.dimensions import Dimensions
 from gateway.ledger.errors import DatabaseUnavailable
 from gateway.ledger.loader import Loader, LoaderLimits
 from gateway.ledger.records import AttemptStatus, encode
@@ -478,7 +479,7 @@ async def test_an_outage_while_booking_one_by_one_is_no_poison(url, root, time):
         writer.append(settlement(n, tokens=big))
     async with open_engine(url) as engine:
         async with engine.begin() as connection:
-            await connection.exec_driver_sql("DROP TABLE quarantine")
+            await connection.exec_driver_sql("DROP TABLE rollup_day")
         loader = Loader(engine, root, clock=time.clock)
         with pytest.raises(DatabaseUnavailable):
             await loader.load_round()
@@ -491,3 +492,94 @@ async def test_no_spool_root_is_nothing_to_do(url, root, time):
         loader = Loader(engine, root, clock=time.clock)
         await loader.flush()
         assert loader.stats.events == 0
+
+
+async def test_stopping_ends_the_run_after_its_round(url, root, time):
+    async with open_engine(url) as engine, anyio.create_task_group() as tasks:
+        loader = Loader(engine, root, clock=time.clock, limits=LoaderLimits(poll_s=60))
+        tasks.start_soon(loader.run)
+        await anyio.sleep(0.05)
+        loader.stop()
+
+
+class Disturbed(Loader):
+    """A loader with a moment between its commit and its tidying."""
+
+    async def _tidy(self, chunks) -> None:
+        self.disturb()
+        await super()._tidy(chunks)
+
+
+async def test_a_writer_that_comes_before_the_directory_is_removed_keeps_it(url, root, time):
+    writer = open_spool(root / "w", session=1, clock=time.clock)
+    writer.append(intent(1))
+    await writer.close()
+    writers = []
+    async with open_engine(url) as engine:
+        loader = Disturbed(engine, root, clock=time.clock)
+        loader.disturb = lambda: writers.append(open_spool(root / "w", session=2, clock=time.clock))
+        await loader.flush()
+        loader.disturb = lambda: None
+        writers[0].append(intent(2))
+        writers[0].append(settlement(2))
+        await loader.flush()
+        assert (await totals(engine))[0] == 2
+    await writers[0].close()
+
+
+async def test_what_a_writer_wrote_and_died_before_the_removal_is_not_removed(url, root, time):
+    writer = open_spool(root / "w", session=1, clock=time.clock)
+    writer.append(intent(1))
+    await writer.close()
+    async with open_engine(url) as engine:
+        loader = Disturbed(engine, root, clock=time.clock)
+
+        def come_and_die() -> None:
+            loader.disturb = lambda: None
+            other = open_spool(root / "w", session=2, clock=time.clock)
+            other.append(intent(2))
+            other.append(settlement(2))
+            other._lock.release()
+
+        loader.disturb = come_and_die
+        await loader.flush()
+        await loader.flush()
+        assert (await totals(engine))[0] == 2
+        assert not (root / "w").exists()
+
+
+async def test_an_open_intent_of_a_booked_event_is_not_booked_again(url, root, time):
+    """A state that no load leaves; the database may have been edited."""
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1, lifetime_s=1))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, root, clock=time.clock)
+        await loader.flush()
+        saved = await fetch(engine, sa.select(schema.attempt_intent))
+        writer.append(settlement(1))
+        await loader.flush()
+        async with engine.begin() as connection:
+            await connection.execute(sa.insert(schema.attempt_intent), [dict(saved[0]._mapping)])
+        time.pass_s(1_000)
+        await loader.flush()
+        assert await totals(engine) == (1, 100 * PRICE_PICO, 0)
+        assert await fetch(engine, sa.select(schema.attempt_intent)) == []
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_names_are_interned_once_also_when_not_all_are_remembered(url, root, time):
+    async with open_engine(url) as engine:
+        dimensions = Dimensions(cached_max=2)
+
+        def intern(connection) -> list[int]:
+            return [
+                dimensions.of_intent(connection, intent(n, team=f"team-{n % 3}")).team_id
+                for n in range(9)
+            ]
+
+        async with engine.begin() as connection:
+            ids = await connection.run_sync(intern)
+        assert ids == [1, 2, 3] * 3
+        names = await fetch(engine, sa.select(schema.team.c.name))
+        assert [row.name for row in names] == ["team-0", "team-1", "team-2"]

@@ -108,3 +108,7 @@ def test_segments_are_listed_in_order_and_strangers_ignored(tmp_path):
         (tmp_path / name).touch()
     assert segment.segment_numbers(tmp_path) == [2, 10]
     assert segment.segment_numbers(tmp_path / "missing") == []
+
+
+def test_the_header_of_a_segment_that_is_gone_is_none(tmp_path):
+    assert segment.read_header(tmp_path / "00000001.seg") is None
