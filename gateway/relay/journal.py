@@ -23,6 +23,9 @@ LEDGER_RETRY_S = 5.0
 DURABLE_WAIT_S = 10.0
 """Longest wait for the disk with `durability: strict`; a slower one is as good as failed."""
 
+EVENT_PICO_USD_MAX = 10**18
+"""The ledger's own limit, a million dollars; above it are an upstream's nonsense counts, no bill."""
+
 CODE_CHARS_MAX = 64
 REQUEST_ID_CHARS_MAX = 200
 """Upstreams name their errors and requests; a hostile one shall not fill the ledger with it."""
@@ -255,7 +258,12 @@ def _booked_usage(outcome: Outcome) -> tuple[Usage, Quality]:
 
 
 def _charge(usage: Usage, price: PriceVersion | Unpriced) -> Charge | Unpriced:
-    return price if isinstance(price, Unpriced) else charge(usage, price)
+    if isinstance(price, Unpriced):
+        return price
+    charged = charge(usage, price)
+    if isinstance(charged, Charge) and charged.total_pico_usd > EVENT_PICO_USD_MAX:
+        return Unpriced(reason="the upstream's counts cost more than an entry can hold")
+    return charged
 
 
 def _lines(charged: Charge) -> tuple[CostLine, ...]:
@@ -275,6 +283,7 @@ def _provider_cost(report: UsageReport | None) -> PicoUsd | None:
     if report is None or report.provider_cost_usd is None:
         return None
     try:
-        return round_reported_usd(report.provider_cost_usd)
+        cost = round_reported_usd(report.provider_cost_usd)
     except PricingError:
         return None  # an upstream's nonsense is no reason to lose the row
+    return cost if cost <= EVENT_PICO_USD_MAX else None

@@ -1,0 +1,274 @@
+"""What is booked for every way in which an attempt can end (`finance_policy.md` 2.4)."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from gateway.errors import LedgerUnavailable
+from gateway.ledger import schema
+from gateway.ledger.errors import SpoolError, SpoolFull
+from gateway.ledger.records import AttemptStatus, Intent, Settlement, decode, encode
+from gateway.relay import journal as journal_module
+from gateway.relay.journal import EVENT_PICO_USD_MAX, Booking, Journal, Outcome
+from pricing.money import PicoUsd, rate_per_hour_us, rate_per_mtok
+from pricing.price_book import Basis, PriceVersion, Unpriced
+from pricing.usage import Meter, Usage
+from providers.contract import UsageReport
+from tests.gateway.ledger_samples import FakeClock, open_spool
+
+pytestmark = pytest.mark.anyio
+
+PRICE = PriceVersion(
+    rates={
+        Meter.INPUT: rate_per_mtok("3"),
+        Meter.CACHE_READ: rate_per_mtok("0.30"),
+        Meter.CACHE_WRITE: rate_per_mtok("3.75"),
+        Meter.OUTPUT: rate_per_mtok("15"),
+    },
+    source="test",
+    basis=Basis.TOKENS,
+)
+BOOKING = Booking(
+    request_id=b"r" * 16, model="chat", team="apps", project="", key_id="k", tags=("private",),
+    cost_tags=(("env", "prod"),), route="chat.completions", is_stream=True,
+)  # fmt: skip
+
+
+class MemorySpool:
+    """Keeps records; can be told to refuse them, or to have a disk that hangs or fails."""
+
+    def __init__(self) -> None:
+        self.records: list[Intent | Settlement] = []
+        self.refuses = False
+        self.disk: str = "works"
+
+    def append(self, record):
+        if self.refuses:
+            raise SpoolFull("no room")
+        self.records.append(record)
+        return len(self.records)
+
+    async def durable(self, position):
+        assert position <= len(self.records)
+        if self.disk == "fails":
+            raise SpoolError("the disk failed")
+        if self.disk == "hangs":
+            await anyio.sleep_forever()
+
+
+def journal(spool=None, clock=None):
+    time = clock or FakeClock()
+    ids = iter(range(1, 10**6))
+    return Journal(
+        spool=spool or MemorySpool(), clock=time.clock,
+        new_id=lambda: next(ids).to_bytes(16, "big"),
+    )  # fmt: skip
+
+
+def begin(made: Journal, price=PRICE, **changes):
+    facts = {"attempt": 1, "deployment": "up/org/m", "reason": "cheapest", "lifetime_s": 960.0}
+    return made.open(
+        BOOKING, **{"price": price, "exposure_pico_usd": PicoUsd(77), **facts, **changes}
+    )
+
+
+def report(**counts) -> UsageReport:
+    sound = counts.pop("is_consistent", True)
+    cost = counts.pop("provider_cost_usd", None)
+    return UsageReport(usage=Usage(**counts), is_consistent=sound, provider_cost_usd=cost)
+
+
+COUNTS = {"input_tokens": 100, "output_tokens": 10}
+COST = 100 * 3_000_000 + 10 * 15_000_000
+S = AttemptStatus
+FINAL = {"usage": report(**COUNTS), "is_usage_final": True}
+PASSED = {"output_tokens_estimate": 10, "prompt_tokens_estimate": 100}
+
+TRUTH = {
+    "not sent: nothing, exactly": (S.NOT_SENT, {}, ({}, 0, "exact")),
+    "not sent, whatever would be estimated": (S.NOT_SENT, PASSED, ({}, 0, "exact")),
+    "refused before generating: nothing, exactly": (S.REJECTED, PASSED, ({}, 0, "exact")),
+    "success: as reported": (S.OK, FINAL, (COUNTS, COST, "exact")),
+    "success with counts that contradict each other": (
+        S.OK,
+        {"usage": report(**COUNTS, is_consistent=False), "is_usage_final": True},
+        (COUNTS, COST, "estimated"),
+    ),
+    "success without counts: what passed": (S.OK, PASSED, (COUNTS, COST, "estimated")),
+    "an empty answer without counts is never charged from a guess": (
+        S.OK, {"prompt_tokens_estimate": 100}, ({}, 0, "unknown"),
+    ),
+    "an empty answer with counts: as reported": (
+        S.OK,
+        {"usage": report(input_tokens=100), "is_usage_final": True},
+        ({"input_tokens": 100}, 300_000_000, "exact"),
+    ),
+    "cut by the client: what passed": (S.CLIENT_LEFT, PASSED, (COUNTS, COST, "estimated")),
+    "cut by the client before anything passed": (
+        S.CLIENT_LEFT, {"prompt_tokens_estimate": 100}, ({}, 0, "unknown"),
+    ),
+    "cut by the client, counts until then": (
+        S.CLIENT_LEFT, {"usage": report(**COUNTS)}, (COUNTS, COST, "estimated"),
+    ),
+    "cut by the client, the engine told the whole": (S.CLIENT_LEFT, FINAL, (COUNTS, COST, "exact")),
+    "broken off with counts (GW-084)": (
+        S.INTERRUPTED, {"usage": report(**COUNTS), **PASSED}, (COUNTS, COST, "estimated"),
+    ),
+    "broken off without counts: nothing booked (GW-065)": (
+        S.INTERRUPTED, PASSED, ({}, 0, "unknown"),
+    ),
+    "sent and never answered": (S.UNKNOWN_BILLING, PASSED, ({}, 0, "unknown")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "facts", "booked"), TRUTH.values(), ids=TRUTH.keys())
+def test_what_an_attempt_is_booked_as(status, facts, booked):
+    made = journal()
+    found = made.settle(begin(made), Outcome(status=status, **facts))
+    names = {"input_tokens": "input", "output_tokens": "output"}
+    usage, cost, quality = booked
+    assert found.usage == {names[name]: count for name, count in usage.items()}
+    assert (found.cost_pico_usd, found.quality, found.status) == (cost, quality, status.value)
+    assert sum(line.cost_pico_usd for line in found.lines) == found.cost_pico_usd
+
+
+def test_cached_tokens_are_charged_once_and_at_their_own_rate():
+    # GW-067: 9 fresh, 17,102 read, 100 out at 3, 0.30 and 15 USD per million.
+    made = journal()
+    usage = report(input_tokens=9, cache_read_tokens=17_102, output_tokens=100)
+    found = made.settle(begin(made), Outcome(status=S.OK, usage=usage, is_usage_final=True))
+    assert found.cost_pico_usd == 6_657_600_000
+
+
+def test_written_tokens_are_charged_once():
+    # GW-069: of 2,000 prompt tokens 500 were read and 300 written.
+    made = journal()
+    usage = report(input_tokens=1_200, cache_read_tokens=500, cache_write_tokens=300)
+    found = made.settle(begin(made), Outcome(status=S.OK, usage=usage, is_usage_final=True))
+    assert found.cost_pico_usd == 4_875_000_000
+
+
+def test_an_unknown_price_is_no_price_and_the_counts_are_kept():
+    made = journal()
+    opened = begin(made, price=Unpriced(reason="no price"), exposure_pico_usd=None)
+    found = made.settle(opened, Outcome(status=S.OK, **FINAL))
+    assert (found.cost_pico_usd, found.lines) == (None, ())
+    assert found.usage == {"input": 100, "output": 10}
+    assert made.spool.records[0].price_version == ""
+
+
+def test_a_count_without_a_rate_makes_the_attempt_unpriced():
+    made = journal()
+    free = PriceVersion(rates={Meter.INPUT: rate_per_mtok("3")}, source="t", basis=Basis.TOKENS)
+    found = made.settle(begin(made, price=free), Outcome(status=S.OK, **FINAL))
+    assert found.cost_pico_usd is None
+
+
+def test_machine_time_is_charged_by_the_microsecond():
+    made = journal()
+    price = PriceVersion(
+        rates={Meter.GPU_US: rate_per_hour_us("3.60")}, source="t", basis=Basis.GPU_TIME
+    )
+    usage = report(**COUNTS, gpu_us=2_000_000)
+    found = made.settle(
+        begin(made, price=price), Outcome(status=S.OK, usage=usage, is_usage_final=True)
+    )
+    assert found.cost_pico_usd == 2_000_000_000
+    assert found.usage["gpu_us"] == 2_000_000
+
+
+def test_counts_that_no_ledger_could_hold_leave_the_attempt_unpriced():
+    made = journal()
+    usage = report(output_tokens=10**12 - 1)
+    found = made.settle(begin(made), Outcome(status=S.OK, usage=usage, is_usage_final=True))
+    assert (found.cost_pico_usd, found.lines) == (None, ())
+    assert EVENT_PICO_USD_MAX == schema.EVENT_PICO_USD_MAX
+    assert decode(encode(found)) == found
+
+
+PROVIDER_COSTS = {
+    "the upstream's own cost, every digit": ("0.000123456789", 123_456_789),
+    "none": (None, None),
+    "one that no ledger could hold is left out": ("9" * 30, None),
+    "one that is no number is left out": ("much", None),
+}
+
+
+@pytest.mark.parametrize(("text", "pico_usd"), PROVIDER_COSTS.values(), ids=PROVIDER_COSTS.keys())
+def test_the_upstreams_own_cost_is_kept_beside_ours(text, pico_usd):
+    made = journal()
+    usage = report(**COUNTS, provider_cost_usd=text)
+    found = made.settle(begin(made), Outcome(status=S.OK, usage=usage, is_usage_final=True))
+    assert (found.provider_cost_pico_usd, found.cost_pico_usd) == (pico_usd, COST)
+
+
+def test_an_intent_says_all_that_a_loader_needs_when_nothing_follows():
+    time = FakeClock()
+    made = journal(clock=time)
+    begin(made, attempt=2)
+    intent = made.spool.records[0]
+    assert (intent.provider, intent.upstream_model) == ("up", "org/m")
+    assert (intent.deployment, intent.attempt, intent.reason) == ("up/org/m", 2, "cheapest")
+    assert (intent.exposure_pico_usd, intent.lifetime_s) == (77, 960.0)
+    assert (intent.at_us, intent.price_version) == (time.wall, PRICE.version_id)
+    assert (intent.team, intent.tags, intent.cost_tags) == (
+        "apps",
+        ("private",),
+        (("env", "prod"),),
+    )
+
+
+def test_durations_come_from_the_clock_that_never_goes_back():
+    time = FakeClock()
+    made = journal(clock=time)
+    opened = begin(made)
+    time.pass_s(2.5)
+    time.wall -= 3_600_000_000
+    assert made.settle(opened, Outcome(status=S.OK, **FINAL)).duration_us == 2_500_000
+
+
+def test_what_an_upstream_names_is_cut():
+    made = journal()
+    found = made.settle(
+        begin(made),
+        Outcome(
+            error_code="e" * 70_000, finish_reason="f" * 70_000, upstream_request_id="i" * 9999
+        ),
+    )
+    lengths = (len(found.error_code), len(found.finish_reason), len(found.upstream_request_id))
+    assert lengths == (64, 64, 200)
+
+
+def test_nothing_is_dispatched_without_its_intent():
+    spool = MemorySpool()
+    spool.refuses = True
+    with pytest.raises(LedgerUnavailable, match="nothing is dispatched") as caught:
+        begin(journal(spool))
+    assert isinstance(caught.value.__cause__, SpoolError)
+    assert caught.value.retry_after_s == 5.0
+
+
+@pytest.mark.parametrize("disk", ["fails", "hangs"])
+async def test_a_strict_spool_that_cannot_sync_refuses_the_attempt(disk, monkeypatch):
+    monkeypatch.setattr(journal_module, "DURABLE_WAIT_S", 0.02)
+    spool = MemorySpool()
+    made = journal(spool)
+    opened = begin(made)
+    await made.wait_durable(opened)
+    spool.disk = disk
+    with pytest.raises(LedgerUnavailable):
+        await made.wait_durable(opened)
+
+
+async def test_a_strict_intent_is_on_disk_when_the_wait_is_over(tmp_path):
+    spool = open_spool(tmp_path / "spool")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(spool.run)
+        made = journal(spool)
+        opened = begin(made)
+        assert spool.durable_position < opened.position
+        await made.wait_durable(opened)
+        assert spool.durable_position >= opened.position
+        await spool.close()
+        tasks.cancel_scope.cancel()
