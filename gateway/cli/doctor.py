@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
@@ -59,6 +58,7 @@ _LIST_IMPORTS = """
 import sys, gateway.process.worker
 print(*[name for name in sys.argv[1:] if name in sys.modules])
 """
+_NO_TORCH = "No module named 'torch'"
 _PROBE_DEVICE = """
 import json, torch
 found = torch.cuda.is_available()
@@ -231,21 +231,16 @@ def check_engine(*, needs_engine: bool) -> Iterator[Check]:
     Args:
         needs_engine: Whether the configuration has a local provider.
     """
-    if find_spec("torch") is None:
-        yield Check(
-            name="engine",
-            verdict=Verdict.BROKEN if needs_engine else Verdict.NOTE,
-            detail="torch is not installed, so no local model runs: pip install 'fareway[local]'",
-        )
-        return
     done = _python("-c", _PROBE_DEVICE)
     try:
         device = msgspec.json.decode(done.stdout.strip() or b"null", type=Device)
     except msgspec.DecodeError:
+        said = _last_line(done.stderr)
+        mend = ": pip install 'fareway[local]'" if _NO_TORCH in said else ""
         yield Check(
             name="engine",
             verdict=Verdict.BROKEN if needs_engine else Verdict.NOTE,
-            detail=f"torch cannot be used: {_last_line(done.stderr)}",
+            detail=f"no local model runs, torch cannot be used ({said}){mend}",
         )
         return
     where = f"{device.name} (cuda)" if device.name else f"cpu, {device.threads} threads"
@@ -281,12 +276,17 @@ def fitting_model(total_bytes: int) -> Check:
     )
 
 
-def check_spool(loaded: LoadedConfig) -> Check:
-    """Free disk where the journal lies, or will."""
+def check_spool(loaded: LoadedConfig, *, free_bytes_min: int = SPOOL_FREE_BYTES_MIN) -> Check:
+    """Free disk where the journal lies, or will.
+
+    Args:
+        loaded: The configuration.
+        free_bytes_min: What must be free.
+    """
     folder = loaded.spool_dir
     existing = next(one for one in (folder, *folder.parents) if one.exists())
     free_bytes = shutil.disk_usage(existing).free
-    is_enough = free_bytes >= SPOOL_FREE_BYTES_MIN
+    is_enough = free_bytes >= free_bytes_min
     mend = "" if is_enough else "; free some, or move storage.spool_dir"
     return Check(
         name="spool",
@@ -298,7 +298,9 @@ def check_spool(loaded: LoadedConfig) -> Check:
 
 def check_database(loaded: LoadedConfig) -> Check:
     """Whether the ledger's database answers and has this release's schema."""
-    from gateway.ledger.database import sqlite_path  # SQLAlchemy, which the overview need not load
+    from sqlalchemy.exc import DatabaseError  # heavy, and only this check needs it
+
+    from gateway.ledger.database import sqlite_path
     from gateway.ledger.errors import LedgerError
     from gateway.ledger.keys import list_keys
     from gateway.ledger.reading import read_ledger
@@ -314,6 +316,9 @@ def check_database(loaded: LoadedConfig) -> Check:
         keys = read_ledger(loaded.database_url, list_keys)
     except LedgerError as error:
         return Check(name="database", verdict=Verdict.BROKEN, detail=str(error))
+    except DatabaseError as error:
+        detail = f"{loaded.database_url} cannot be read: {error.orig}"
+        return Check(name="database", verdict=Verdict.BROKEN, detail=detail)
     detail = f"{path} answers, {len(keys)} keys made here"
     return Check(name="database", verdict=Verdict.OK, detail=detail)
 
