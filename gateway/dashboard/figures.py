@@ -42,7 +42,7 @@ class SpendLine:
         input_tokens: All prompt tokens, cached or not.
         cached_tokens: Those of them read from a cache.
         output_tokens: Generated, reasoning included.
-        cost: What was booked.
+        cost: What was booked, None where no attempt has a price: that is not free.
         estimated: Share of the cost that rests on estimates, or a dash.
         unpriced: Attempts whose price is unknown, or a dash.
     """
@@ -52,7 +52,7 @@ class SpendLine:
     input_tokens: str
     cached_tokens: str
     output_tokens: str
-    cost: Amount
+    cost: Amount | None
     estimated: str
     unpriced: str
 
@@ -156,6 +156,7 @@ def clock_time(at_us: int) -> str:
 
 
 def _spend_line(name: str, sums: SpendSums, cost: Amount) -> SpendLine:
+    is_unpriced = 0 < sums.attempts == sums.unpriced_attempts
     prompt = sums.input_tokens + sums.cached_input_tokens + sums.cache_write_tokens
     return SpendLine(
         name=name,
@@ -163,7 +164,7 @@ def _spend_line(name: str, sums: SpendSums, cost: Amount) -> SpendLine:
         input_tokens=f"{prompt:,}",
         cached_tokens=f"{sums.cached_input_tokens:,}",
         output_tokens=f"{sums.output_tokens + sums.reasoning_tokens:,}",
-        cost=cost,
+        cost=None if is_unpriced else cost,
         estimated=_share(sums.estimated_cost_pico_usd, sums.cost_pico_usd),
         unpriced=f"{sums.unpriced_attempts:,}" if sums.unpriced_attempts else NOTHING,
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, cast
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from gateway import errors
@@ -45,6 +47,7 @@ class Application:
         self.service = service
         self._make_pages = make_pages
         self._pages: AsgiApplication | None = None
+        self._pages_lock = anyio.Lock()
         self._routes: Mapping[str, Mapping[str, Handler]] = {
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/models": {"GET": self._models},
@@ -88,7 +91,10 @@ class Application:
 
     async def _slow(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._pages is None:
-            self._pages = self._make_pages(self.service)
+            # Loading FastAPI takes long; streams in flight go on meanwhile.
+            async with self._pages_lock:
+                if self._pages is None:
+                    self._pages = await anyio.to_thread.run_sync(self._make_pages, self.service)
         await self._pages(scope, receive, send)
 
     async def _chat(self, headers: Headers, receive: Receive, send: Send) -> None:

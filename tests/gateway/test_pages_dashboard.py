@@ -78,10 +78,11 @@ async def test_the_administrator_sees_every_team_and_the_ledgers_own_totals(tmp_
         assert header[0] == "Team"
         shown = {row[0]: row for row in rows}
         assert set(shown) == {"payments", "search"}
+        assert shown["payments"][-1] == format_usd(report.rows[0].sums.cost_pico_usd)
         for row in report.rows:
-            assert shown[row.group[0]][-1] == format_usd(row.sums.cost_pico_usd)
             assert shown[row.group[0]][1] == f"{row.sums.requests:,}"
         assert shown["search"][5] == "1"
+        assert shown["search"][-1] == "unpriced"
         assert total[-1] == format_usd(report.total.cost_pico_usd)
         assert total[-1] == format_usd((1_234_567 + 10) * PRICE_PICO)
         assert shown["payments"][2:4] == ["22", "5"]

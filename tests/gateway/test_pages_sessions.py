@@ -188,7 +188,7 @@ def report_of(costs: list[int]) -> SpendReport:
 @given(st.lists(st.integers(min_value=0, max_value=10**18), max_size=8))
 def test_padding_puts_decimal_points_below_each_other_and_keeps_amounts(costs: list[int]) -> None:
     table = spend_table(report_of(costs), NOON_US)
-    amounts = [line.cost for line in (*table.lines, table.total)]
+    amounts = [line.cost for line in (*table.lines, table.total) if line.cost is not None]
     assert [Decimal(one.text) * 10**12 for one in amounts] == [*costs, sum(costs)]
     behind = {len((one.text + one.pad).partition(".")[2]) for one in amounts}
     assert len(behind) == 1
@@ -201,6 +201,25 @@ def test_more_teams_than_a_table_holds_are_one_row_with_their_sum() -> None:
     last = table.lines[-1]
     assert (last.name, last.requests) == ("50 more teams", "50")
     assert Decimal(last.cost.text) * 10**12 == sum(range(1, 51))
+
+
+UNPRICED = {
+    "nothing was asked": (0, 0, 0, "0"),
+    "every attempt was free": (2, 0, 0, "0"),
+    "no attempt has a price": (2, 2, 0, None),
+    "one of two has a price": (2, 1, 10**12, "1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "unpriced", "cost", "text"), UNPRICED.values(), ids=UNPRICED.keys()
+)
+def test_an_unknown_price_is_not_nothing(
+    attempts: int, unpriced: int, cost: int, text: str | None
+) -> None:
+    total = sums(cost, attempts=attempts, unpriced_attempts=unpriced)
+    table = spend_table(SpendReport(columns=("team",), rows=(), total=total), NOON_US)
+    assert (table.total.cost and table.total.cost.text) == text
 
 
 SHARES = {
