@@ -50,13 +50,14 @@ class ChatCall:
         request_id = service.new_id()
         client = ClientStream(self.send, service.clock.monotonic_s)
         base = request_id_headers(request_id)
+        accepted_s = service.clock.monotonic_s()
         service.enter()
         status = 200
         try:
-            await self._answer(request_id, client, base)
+            await self._answer(request_id, client, base, accepted_s)
         except errors.GatewayError as error:
             status = row_of(error).status
-            await _send_error(client, error, base)
+            await _send_error(client, error, self._completed(base, accepted_s))
         except ClientGone:
             status = 499
         except Exception:  # the request boundary
@@ -65,16 +66,28 @@ class ChatCall:
             fault = errors.InternalFault(
                 f"an internal error; quote request id {request_id.hex()} to the operator"
             )
-            await _send_error(client, fault, base)
+            await _send_error(client, fault, self._completed(base, accepted_s))
         finally:
             service.leave()
             service.metrics.requests.labels(route=ROUTE, status=str(status)).inc()
 
+    def _completed(
+        self, base: list[tuple[bytes, bytes]], accepted_s: float
+    ) -> list[tuple[bytes, bytes]]:
+        """The headers of an error, with those that the refused request did not live to get."""
+        known = {name for name, _ in base}
+        overhead_s = self.service.clock.monotonic_s() - accepted_s
+        facts = ((b"x-fareway-tags", b""), _overhead_header(overhead_s))
+        return [*base, *(fact for fact in facts if fact[0] not in known)]
+
     async def _answer(
-        self, request_id: bytes, client: ClientStream, base: list[tuple[bytes, bytes]]
+        self,
+        request_id: bytes,
+        client: ClientStream,
+        base: list[tuple[bytes, bytes]],
+        accepted_s: float,
     ) -> None:
         service = self.service
-        accepted_s = service.clock.monotonic_s()
         if service.is_draining:
             raise errors.Draining(
                 "this process is shutting down; try again", retry_after_s=RETRY_WHEN_DRAINING_S
@@ -130,7 +143,7 @@ class ChatCall:
         decision = admitted.decision
         overhead_s = service.clock.monotonic_s() - accepted_s
         service.metrics.overhead.observe(overhead_s)
-        base.append((b"x-fareway-overhead-ms", f"{overhead_s * 1000:.2f}".encode()))
+        base.append(_overhead_header(overhead_s))
         adapted: tuple[str, ...] = ()
         if header(self.headers, b"idempotency-key") is not None:
             adapted = ("idempotency-key ignored",)
@@ -194,6 +207,10 @@ def request_id_headers(request_id: bytes) -> list[tuple[bytes, bytes]]:
     """The headers that name a request."""
     text = request_id.hex().encode()
     return [(b"x-fareway-request-id", text), (b"x-request-id", text)]
+
+
+def _overhead_header(overhead_s: float) -> tuple[bytes, bytes]:
+    return (b"x-fareway-overhead-ms", f"{overhead_s * 1000:.2f}".encode())
 
 
 async def _send_error(

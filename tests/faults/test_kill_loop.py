@@ -67,8 +67,9 @@ def _survive(folder: Path, *, kills: int, seed: int, workers: int) -> None:
             with traffic:
                 for kind in rounds:
                     _kill(gateway, kind, rng)
-            time.sleep(1)  # for what generates on alone
-            assert gateway.stop() == 0
+            gateway.kill()
+            gateway.start()
+            assert gateway.stop() == 0  # which loads what the spools hold
             bill = upstream.bill()
             rows = ledger_rows(gateway.database)
             assert open_intents(gateway.database) == 0
