@@ -141,6 +141,15 @@ def test_the_model_that_fits_comes_with_its_arithmetic(total_bytes, verdict, sai
     assert f"x 4 B + 1.1 GB within 70% of {total_bytes / 1e9:.1f} GB" in found.detail
 
 
+def test_what_cannot_be_served_yet_is_noted(loaded, tmp_path):
+    assert doctor.check_configuration(loaded).verdict is Verdict.OK
+    later = load_settings("storage: {redis: 'redis://h:1/0'}\n", base_dir=tmp_path)
+    found = doctor.check_configuration(later)
+    assert found.verdict is Verdict.NOTE
+    assert "refuses 1 settings" in found.detail
+    assert "Redis" in found.detail
+
+
 def test_free_disk_is_that_of_the_journals_place(loaded, tmp_path):
     found = doctor.check_spool(loaded, free_bytes_min=1)
     assert found.verdict is Verdict.OK

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.fleet import build_fleet, build_policy
-from gateway.health import AVAILABLE, PAUSE_S_MAX, Availability, HealthBoard
+from gateway.health import AVAILABLE, FAULT_RETRY_S, PAUSE_S_MAX, Availability, HealthBoard
 from gateway.privacy.errors import PolicyError
 from pricing.price_book import Basis, PriceVersion, Unpriced
 from pricing.quote import MeasuredSpeed
@@ -315,7 +315,9 @@ def test_a_snapshot_joins_configuration_providers_and_health(board):
 def test_a_fault_lasts_until_it_is_taken_back(board):
     assert board.state("a/m") is AVAILABLE
     board.set_fault("a/m", "gone")
-    assert board.state("a/m") == Availability(is_available=False, reason="gone")
+    assert board.state("a/m") == Availability(
+        is_available=False, reason="gone", retry_after_s=FAULT_RETRY_S
+    )
     assert board.state("b/m") is AVAILABLE
     board.set_fault("a/m", None)
     board.set_fault("a/m", None)
