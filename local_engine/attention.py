@@ -24,6 +24,24 @@ CONTEXT_TILE_TOKENS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueryTile:
+    """Up to QUERY_TILE_ROWS consecutive queries of a chunk.
+
+    Attributes:
+        offset: First query, counted from the chunk's first row.
+        rows: Number of queries.
+        context_tiles: Context tiles that the queries may see into; later ones are skipped.
+        hidden: [context_tiles, 1, QUERY_TILE_ROWS, CONTEXT_TILE_TOKENS] true where a query may
+            not look, because the place is after its own position.
+    """
+
+    offset: int
+    rows: int
+    context_tiles: int
+    hidden: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRows:
     """Where one sequence's chunk lies in the step's rows and in the pool.
 
@@ -32,12 +50,14 @@ class ChunkRows:
         rows: Number of tokens.
         start: Position of the first token in its sequence.
         slots: [start + rows] pool slots of positions 0 up to the chunk's last.
+        tiles: The chunk's queries, tile by tile.
     """
 
     first_row: int
     rows: int
     start: int
     slots: torch.Tensor
+    tiles: Sequence[QueryTile]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +113,16 @@ def plan_attention(plan: StepPlan, *, block_size: int, device: torch.device) -> 
         rows = len(chunk.token_ids)
         slots = _slots_of(chunk, block_size=block_size)
         chunks.append(
-            ChunkRows(first_row=first_row, rows=rows, start=chunk.start, slots=slots.to(device))
+            ChunkRows(
+                first_row=first_row,
+                rows=rows,
+                start=chunk.start,
+                slots=slots.to(device),
+                tiles=[
+                    _query_tile(chunk.start, offset, rows, device=device)
+                    for offset in range(0, rows, QUERY_TILE_ROWS)
+                ],
+            )
         )
         first_row += rows
     new_slots = torch.cat([chunk.slots[chunk.start :] for chunk in chunks])
@@ -106,6 +135,16 @@ def _slots_of(chunk: SequenceChunk, *, block_size: int) -> torch.Tensor:
     blocks = torch.tensor(chunk.block_table, dtype=torch.int64)
     slots = blocks[:, None] * block_size + torch.arange(block_size)
     return slots.flatten()[:end]
+
+
+def _query_tile(start: int, offset: int, chunk_rows: int, *, device: torch.device) -> QueryTile:
+    rows = min(QUERY_TILE_ROWS, chunk_rows - offset)
+    first = start + offset
+    context_tiles = -(-(first + rows) // CONTEXT_TILE_TOKENS)
+    own = torch.arange(first, first + QUERY_TILE_ROWS, device=device).view(1, 1, -1, 1)
+    places = torch.arange(context_tiles * CONTEXT_TILE_TOKENS, device=device)
+    hidden = places.view(context_tiles, 1, 1, -1) > own
+    return QueryTile(offset=offset, rows=rows, context_tiles=context_tiles, hidden=hidden)
 
 
 class ReferenceAttention:
@@ -140,12 +179,10 @@ class ReferenceAttention:
         mixed = torch.zeros_like(queries)
         for chunk in plan.chunks:
             keys, values = self._gather(layer, chunk.slots)
-            for offset in range(0, chunk.rows, QUERY_TILE_ROWS):
-                rows = min(QUERY_TILE_ROWS, chunk.rows - offset)
-                first = chunk.first_row + offset
-                mixed[first : first + rows] = self._attend_tile(
-                    queries[first : first + rows], keys, values, start=chunk.start + offset
-                )
+            for tile in chunk.tiles:
+                first = chunk.first_row + tile.offset
+                own = slice(first, first + tile.rows)
+                mixed[own] = self._attend_tile(queries[own], keys, values, tile)
         return mixed
 
     def _gather(self, layer: int, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -163,27 +200,22 @@ class ReferenceAttention:
         return keys, values
 
     def _attend_tile(
-        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, start: int
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, tile: QueryTile
     ) -> torch.Tensor:
-        """Attend for up to QUERY_TILE_ROWS consecutive queries, the first at position `start`."""
-        rows = queries.shape[0]
-        # Later tiles of the context hold nothing that these queries may see.
-        tiles = -(-(start + rows) // CONTEXT_TILE_TOKENS)
+        """Attend for one tile: [rows, heads, D] over the context's tiles, to the same shape."""
+        tiles = tile.context_tiles
         folded = self._fold(queries)
-        scores = self._multiply(folded, keys[:, :tiles], transposes_right=True) * self._scale
-        limits = torch.arange(QUERY_TILE_ROWS, device=queries.device) + start
-        positions = torch.arange(tiles * CONTEXT_TILE_TOKENS, device=queries.device)
-        hidden = positions.view(tiles, 1, 1, -1) > limits.view(1, 1, -1, 1)
+        scores = self._multiply(folded, keys[:, :tiles], transposes_right=True)
         scores = scores.unflatten(2, (self._group, QUERY_TILE_ROWS))
-        scores.masked_fill_(hidden, float("-inf"))
+        scores.mul_(self._scale).masked_fill_(tile.hidden, float("-inf"))
         peak = scores.amax(dim=(1, 4), keepdim=True)
-        weights = (scores - peak).exp_().flatten(2, 3)
+        weights = scores.sub_(peak).exp_().flatten(2, 3)
         totals = weights.sum(dim=-1, keepdim=True)
         mixed = self._multiply(weights, values[:, :tiles])
         total, mix = totals[:, 0], mixed[:, 0]
-        for tile in range(1, tiles):
-            total, mix = total + totals[:, tile], mix + mixed[:, tile]
-        return self._unfold(mix / total)[:rows]
+        for number in range(1, tiles):
+            total, mix = total + totals[:, number], mix + mixed[:, number]
+        return self._unfold(mix / total)[: tile.rows]
 
     def _fold(self, queries: torch.Tensor) -> torch.Tensor:
         """[rows, heads, D] to [kv_heads, 1, group * QUERY_TILE_ROWS, D], padded with zeros."""
