@@ -8,6 +8,8 @@ import logging
 import pytest
 
 from gateway.auth.keys import parse_key_id
+from gateway.channel import RemoteError
+from gateway.ledger.views import RecentQuery, RecentRequest
 from pricing.money import format_usd
 from tests.gateway.ledger_samples import PRICE_PICO
 from tests.gateway.pages_harness import ADMIN_KEY, PAYMENTS_KEY, running_pages
@@ -325,6 +327,25 @@ async def test_the_newest_requests_come_first_and_are_bounded(tmp_path) -> None:
         for limit in ("0", "501", "many"):
             answer = await client.get(f"/admin/v1/requests?limit={limit}")
             assert (answer.status_code, code_of(answer)) == (422, "invalid_field")
+
+
+async def test_the_ledger_process_takes_a_query_or_only_a_count(tmp_path) -> None:
+    async with running_pages(tmp_path) as pages:
+        await pages.book(team="search", project="")
+        await pages.book()
+        await pages.ledger.call("flush", None, result_type=type(None), timeout_s=10)
+        teams = []
+        for params in (1, RecentQuery(count=9), RecentQuery(count=9, team="search")):
+            found = await pages.ledger.call(
+                "recent_requests", params, result_type=list[RecentRequest], timeout_s=10
+            )
+            teams.append([request.team for request in found])
+        assert teams == [["payments"], ["payments", "search"], ["search"]]
+        with pytest.raises(RemoteError) as refused:
+            await pages.ledger.call(
+                "recent_requests", {"limit": 1}, result_type=list[RecentRequest], timeout_s=10
+            )
+        assert refused.value.code == "invalid_params"
 
 
 async def test_status_names_processes_and_what_waits(tmp_path) -> None:
