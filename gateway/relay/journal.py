@@ -24,7 +24,7 @@ DURABLE_WAIT_S = 10.0
 """Longest wait for the disk with `durability: strict`; a slower one is as good as failed."""
 
 EVENT_PICO_USD_MAX = 10**18
-"""The ledger's own limit, a million dollars; above it are an upstream's nonsense counts, no bill."""
+"""The ledger's own limit, a million dollars; counts beyond it are an upstream's nonsense."""
 
 CODE_CHARS_MAX = 64
 REQUEST_ID_CHARS_MAX = 200

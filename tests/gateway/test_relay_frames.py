@@ -1,0 +1,280 @@
+"""From events to the client's bytes: what is held, what passes, and that nothing is lost or added."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.dialects.openai_answer import DONE, AnswerEncoder, FinalFacts
+from gateway.relay.frames import StreamFrames
+from pricing.usage import Usage
+from providers.contract import (
+    Finished,
+    OpaqueDelta,
+    Preamble,
+    TextDelta,
+    ToolCallDelta,
+    UsageReport,
+    WholeAnswer,
+)
+from tests.gateway.gateway_harness import assemble, parse_sse
+
+FINAL = FinalFacts(deployment="up/m", attempts=2, request_id="0af1")
+USAGE = Usage(input_tokens=7, cache_read_tokens=3, output_tokens=5)
+
+
+def frames(*, stream: bool = True, usage: bool = False) -> StreamFrames:
+    return StreamFrames(
+        make_encoder=lambda: AnswerEncoder(answer_id="chatcmpl-own", created=17, model="m"),
+        wants_usage=usage,
+        is_stream=stream,
+    )
+
+
+def chunk(delta: dict, *, index: int = 0, reason: str | None = None, **more) -> bytes:
+    choice = {"index": index, "delta": delta, "finish_reason": reason}
+    made = {"id": "up-1", "created": 5, "model": "big", "choices": [choice], **more}
+    return json.dumps(made, ensure_ascii=False).encode()
+
+
+ROLE = Preamble(raw=chunk({"role": "assistant", "content": ""}))
+HELLO = OpaqueDelta(raw=chunk({"content": "Hello"}))
+STOP = Finished(reason="stop", raw=chunk({}, reason="stop"))
+ALONE = UsageReport(
+    usage=USAGE, raw=b'{"id":"up-1","choices":[],"usage":{"prompt_tokens":10,"other":1}}'
+)
+
+
+def test_role_chunks_wait_for_the_first_content():
+    made = frames()
+    assert made.take([ROLE]) == b""
+    assert made.take([ROLE]) == b""
+    sent = made.take([HELLO])
+    assert [json.loads(event["data"])["choices"][0]["delta"] for event in parse_sse(sent)[0]] == [
+        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": ""},
+        {"content": "Hello"},
+    ]
+    assert made.take([ROLE]) != b"", "nothing waits behind the first content"
+
+
+def test_a_finish_alone_does_not_release_what_is_held():
+    made = frames()
+    assert made.take([ROLE, STOP, ALONE]) == b""
+    assert made.content_events == 0
+    assert made.reasons == {0: "stop"}
+    assert made.release().count(b"data: ") == 2
+
+
+USAGE_CHUNKS = {
+    "asked for: at the end, with cost and facts": (True, True),
+    "not asked for: not at all": (False, False),
+}
+
+
+@pytest.mark.parametrize(("asked", "comes"), USAGE_CHUNKS.values(), ids=USAGE_CHUNKS.keys())
+def test_a_usage_chunk_of_its_own(asked, comes):
+    made = frames(usage=asked)
+    sent = made.take([HELLO, STOP, ALONE])
+    assert b"usage" not in sent
+    last = made.last_usage("0.5", FINAL)
+    assert bool(last) is comes
+    if comes:
+        found = assemble(last)
+        assert found.usages == [{"prompt_tokens": 10, "other": 1, "cost_usd": "0.5"}]
+        assert found.fareway == [{"deployment": "up/m", "attempts": 2, "request_id": "0af1"}]
+        assert found.ids == {"up-1"}
+
+
+def test_a_usage_that_came_inside_a_content_chunk_is_told_at_the_end_under_the_same_id():
+    made = frames(usage=True)
+    raw = chunk({"content": "x"}, reason="stop", usage={"prompt_tokens": 10})
+    made.take(
+        [OpaqueDelta(raw=raw), Finished(reason="stop"), UsageReport(usage=USAGE, is_alone=False)]
+    )
+    last = assemble(made.last_usage("0.5", FINAL))
+    assert last.ids == {"up-1"}
+    assert (last.chunks[0]["model"], last.chunks[0]["created"]) == ("big", 5)
+    assert last.usages[0]["prompt_tokens"] == 10
+    assert last.usages[0]["cost_usd"] == "0.5"
+
+
+def test_a_chunk_whose_id_is_no_text_gets_an_id_of_ours():
+    made = frames(usage=True)
+    raw = b'{"id":7,"choices":[{"index":0,"delta":{"content":"x"}}]}'
+    made.take([OpaqueDelta(raw=raw), UsageReport(usage=USAGE, is_alone=False)])
+    assert assemble(made.last_usage(None, FINAL)).ids == {"chatcmpl-own"}
+
+
+def test_usage_beside_metadata_is_taken_out_for_a_client_that_did_not_ask():
+    raw = b'{"id":"up-1","choices":[],"x":1,"usage":{"prompt_tokens":10}}'
+    for asked, shown in ((False, False), (True, True)):
+        made = frames(usage=asked)
+        made.take([HELLO])
+        sent = made.take([UsageReport(usage=USAGE, is_alone=False, raw=raw)])
+        assert (b"usage" in sent) is shown
+        assert b'"x":1' in sent
+
+
+def test_without_a_report_there_is_no_usage_chunk():
+    made = frames(usage=True)
+    made.take([HELLO, STOP])
+    assert made.last_usage("0.5", FINAL) == b""
+
+
+def test_the_last_report_counts():
+    made = frames(usage=True)
+    made.take([HELLO, UsageReport(usage=Usage(input_tokens=1), is_alone=False), ALONE])
+    assert made.usage is ALONE
+
+
+def test_events_without_frames_become_chunks():
+    made = frames(usage=True)
+    sent = made.take([TextDelta(text="Héllo "), TextDelta(text="b", index=1)])
+    sent += made.take(
+        [TextDelta(text="you"), Finished(reason="stop"), Finished(reason="length", index=1)]
+    )
+    sent += made.take([UsageReport(usage=USAGE)]) + made.last_usage("0.000001", FINAL) + DONE
+    found = assemble(sent)
+    assert found.texts == {0: "Héllo you", 1: "b"}
+    assert found.reasons == {0: "stop", 1: "length"}
+    assert found.roles == {0: "assistant", 1: "assistant"}
+    assert found.ids == {"chatcmpl-own"}
+    assert found.is_done
+    assert found.usages[0]["prompt_tokens_details"] == {"cached_tokens": 3}
+
+
+def test_the_same_events_make_the_same_answer_in_one_piece():
+    made = frames(stream=False)
+    assert made.take([TextDelta(text="Héllo "), TextDelta(text="b", index=1)]) == b""
+    made.take([TextDelta(text="you"), Finished(reason="length", index=1), Finished(reason="stop")])
+    made.take([UsageReport(usage=USAGE)])
+    answer = json.loads(made.whole_answer("0.000001"))
+    shown = [(c["index"], c["message"]["content"], c["finish_reason"]) for c in answer["choices"]]
+    assert shown == [(0, "Héllo you", "stop"), (1, "b", "length")]
+    assert answer["usage"]["cost_usd"] == "0.000001"
+    assert answer["object"] == "chat.completion"
+
+
+def whole(raw: bytes, *, usage: UsageReport | None, content: bool = True) -> WholeAnswer:
+    return WholeAnswer(raw=raw, usage=usage, finish_reasons=["stop", "length"], has_content=content)
+
+
+def test_a_whole_answer_keeps_every_byte_but_the_cost():
+    raw = b'{"id":"x","choices":[{"odd": 1.00}],"usage":{"prompt_tokens":10}}'
+    made = frames(stream=False)
+    made.take([whole(raw, usage=UsageReport(usage=USAGE))])
+    answer = made.whole_answer("0.25")
+    assert answer == raw.replace(b"10}}", b'10,"cost_usd":"0.25"}}')
+    assert made.reasons == {0: "stop", 1: "length"}
+    assert made.content_events == 1
+
+
+def test_a_whole_answer_without_usage_passes_as_it_is():
+    made = frames(stream=False)
+    made.take([whole(b'{ "id": 1 }', usage=None, content=False)])
+    assert made.whole_answer("0.25") == b'{ "id": 1 }'
+    assert made.content_events == 0
+
+
+ESTIMATES = {
+    "one token per event of a stream": ([HELLO, HELLO, STOP], 2),
+    "nothing where nothing passed": ([ROLE, STOP], 0),
+    "a whole answer by its length": ([whole(b" " * 400, usage=None)], 100),
+    "a short whole answer is at least a token": ([whole(b"{}", usage=None)], 1),
+    "an empty whole answer is none": ([whole(b" " * 400, usage=None, content=False)], 0),
+}
+
+
+@pytest.mark.parametrize(("events", "tokens"), ESTIMATES.values(), ids=ESTIMATES.keys())
+def test_what_an_answer_without_counts_is_estimated_as(events, tokens):
+    made = frames()
+    made.take(events)
+    assert made.output_tokens_estimate == tokens
+
+
+# Whatever JSON allows inside a string, U+2028 and raw control characters behind escapes included.
+texts = st.text(min_size=1, max_size=12)
+indexes = st.integers(0, 2)
+usages = st.builds(
+    Usage,
+    input_tokens=st.integers(0, 10**6),
+    cache_read_tokens=st.integers(0, 10**6),
+    output_tokens=st.integers(0, 10**6),
+)
+
+
+def spaced(data: bytes, gaps: str) -> bytes:
+    """The same JSON with white space between its tokens, line ends included."""
+    return data.replace(b'{"id"', b"{" + gaps.encode() + b'"id"') + gaps.encode()
+
+
+white = st.text(alphabet=" \t\n\r", max_size=3)
+framed = st.one_of(
+    st.builds(
+        lambda text, index, gap: (
+            OpaqueDelta(raw=spaced(chunk({"content": text}, index=index), gap)),
+            ("text", index, text),
+        ),
+        texts, indexes, white,
+    ),
+    st.builds(
+        lambda text, index, gap: (
+            ToolCallDelta(
+                raw=spaced(
+                    chunk({"tool_calls": [{"index": 0, "function": {"arguments": text}}]}, index=index),
+                    gap,
+                )
+            ),
+            ("call", index, text),
+        ),
+        texts, indexes, white,
+    ),
+    st.just((ROLE, None)),
+)  # fmt: skip
+bare = st.builds(
+    lambda text, index: (TextDelta(text=text, index=index), ("text", index, text)), texts, indexes
+)
+
+
+@st.composite
+def scripts(draw):
+    """Events of one answer, framed or not, cut into batches, and what they mean."""
+    is_framed = draw(st.booleans())
+    content = draw(st.lists(framed if is_framed else bare, max_size=12))
+    reasons = draw(st.dictionaries(indexes, st.sampled_from(["stop", "length"]), min_size=1))
+    events = [event for event, _ in content]
+    for index, reason in reasons.items():
+        raw = chunk({}, index=index, reason=reason) if is_framed else None
+        events.append(Finished(reason=reason, index=index, raw=raw))
+    usage = draw(usages)
+    report = json.dumps({"id": "up-1", "choices": [], "usage": {"prompt_tokens": 1}}).encode()
+    events.append(UsageReport(usage=usage, raw=report if is_framed else None))
+    cuts = sorted(draw(st.sets(st.integers(0, len(events)))))
+    batches = [events[a:b] for a, b in zip([0, *cuts], [*cuts, len(events)], strict=True)]
+    return batches, [meaning for _, meaning in content if meaning], reasons
+
+
+@given(script=scripts(), asked=st.booleans())
+def test_the_clients_bytes_mean_what_the_events_meant(script, asked):
+    batches, content, reasons = script
+    made = frames(usage=asked)
+    sent = b""
+    for batch in batches:
+        sent += made.take(batch)
+    assert bool(sent) is bool(content), "only content releases what is held"
+    sent += made.release() + made.last_usage("0.1", FINAL) + DONE
+    found = assemble(sent)
+    assert found.is_done
+    assert found.reasons == reasons
+    assert len(found.usages) == asked
+    for kind, shown in (
+        ("text", found.texts),
+        ("call", {i: t for (i, _), t in found.tool_arguments.items()}),
+    ):
+        for index in range(3):
+            meant = "".join(text for k, i, text in content if (k, i) == (kind, index))
+            assert shown.get(index, "") == meant
