@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -123,3 +124,21 @@ print(peak() - before, weights.size_bytes())
     assert size > 64 * 2**20
     # A slab exists packed, as numbers and as parts of both; the margin is a few of them.
     assert grown < size + 160 * 2**20
+
+
+def test_nothing_is_unpickled_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("something was unpickled")
+
+    for module, name in (
+        (pickle, "load"),
+        (pickle, "loads"),
+        (pickle, "Unpickler"),
+        (torch, "load"),
+    ):
+        monkeypatch.setattr(module, name, refuse)
+    path = write_tiny_llama(tmp_path / "tiny.gguf")
+    assert load(path).layers
+    (tmp_path / "pickle.gguf").write_bytes(pickle.dumps({"weights": 1}))
+    with pytest.raises(ModelFileError, match="not a GGUF file"):
+        load(tmp_path / "pickle.gguf")
