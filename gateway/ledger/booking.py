@@ -79,8 +79,14 @@ def intent_columns(intent: Intent, ids: DimensionIds) -> Row:
 
 
 def settled_columns(settlement: Settlement, *, exposure_pico_usd: int | None) -> Row:
-    """What an event takes from its settlement; exposure only while the bill is unknown."""
-    is_unknown = settlement.status == AttemptStatus.UNKNOWN_BILLING
+    """What an event takes from its settlement; exposure only where the bill is unknown.
+
+    That is also a stream that broke, or was cut, before anything could be counted: nothing is
+    booked for it, and what it may still cost must not be forgotten.
+    """
+    is_unknown = (
+        settlement.status == AttemptStatus.UNKNOWN_BILLING or settlement.quality == Quality.UNKNOWN
+    )
     return {
         "settled_at_us": settlement.settled_at_us,
         "status": STATUS_CODES[AttemptStatus(settlement.status)],

@@ -145,20 +145,19 @@ class Loader:
                     self._behind = await self.load_round()
             except DatabaseUnavailable as error:
                 _log.warning("loading waits %.2f s: %s", wait_s, error)
-                await self._pause(wait_s)
-                wait_s = min(2 * wait_s, self._limits.retry_s_max)
+                pause_s, wait_s = wait_s, min(2 * wait_s, self._limits.retry_s_max)
             else:
-                wait_s = self._limits.retry_s
-                await self._pause(0 if self._behind else self._limits.poll_s)
+                pause_s, wait_s = self._pause_s(), self._limits.retry_s
+            # Not past `stop`.
+            with anyio.move_on_after(pause_s):
+                await self._stopping.wait()
 
     def stop(self) -> None:
         """Let `run` end after the round that it is in."""
         self._stopping.set()
 
-    async def _pause(self, seconds: float) -> None:
-        """Sleep, but not past `stop`."""
-        with anyio.move_on_after(seconds):
-            await self._stopping.wait()
+    def _pause_s(self) -> float:
+        return 0 if self._behind else self._limits.poll_s
 
     async def flush(self) -> None:
         """Load everything that was written before the call.
