@@ -182,20 +182,21 @@ async def test_what_the_cost_does_not_tell_is_told_apart(tmp_path):
             *attempt(3, 40, price_version=price_label("v", is_nominal=True)),
             *attempt(4, 0, status="unknown_billing", quality="unknown", **unknown),
             *attempt(5, 0, lines=(), cost_pico_usd=None),
+            *attempt(6, 0, status="interrupted", quality="unknown", **unknown),
         ],
     )
     found = await report(url, "team")
     assert found.total.cost_pico_usd == 70 * PRICE_PICO
     assert found.total.estimated_cost_pico_usd == 10 * PRICE_PICO
     assert found.total.nominal_cost_pico_usd == 40 * PRICE_PICO
-    assert found.total.exposure_pico_usd == 7_000_000
+    assert found.total.exposure_pico_usd == 14_000_000
     assert found.total.unpriced_attempts == 1
     table = render(found, ReportFormat.TABLE)
     for note in (
         "estimated: 0.0000005 USD",
         "nominal: 0.000002 USD",
         "unpriced: 1 attempts",
-        "unknown billing: up to 0.000007 USD",
+        "unknown billing: up to 0.000014 USD",
     ):
         assert note in table
 
