@@ -87,6 +87,7 @@ class RelayLimits:
         within_s: No attempt starts later than this after the first.
         heartbeat_s: Silence after which a stream gets a comment.
         is_strict: Whether an intent is on disk before dispatch.
+        flush_s: How long after an attempt's total deadline a client may take to read its answer.
     """
 
     deadlines: Deadlines
@@ -94,6 +95,7 @@ class RelayLimits:
     within_s: float
     heartbeat_s: float
     is_strict: bool
+    flush_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,8 @@ class Relay:
         Raises:
             GatewayError: Every attempt failed. When `client.is_started`, headers are out and the
                 caller ends the stream with an error event.
+
+        Returns without `client.is_finished` when the client took nothing for too long.
         """
         failure: GatewayError | None = None
         async with anyio.create_task_group() as tasks:
@@ -162,8 +166,11 @@ class Relay:
                 relay=self, job=job, candidate=candidate, client=client, failures=tuple(failures)
             )
             client.attempt = (candidate.deployment, len(failures) + 1)
+            # The provider's deadlines stand still while a client does not read; this one does not.
+            patience_s = self.limits.deadlines.total_s + self.limits.flush_s
             try:
-                await attempt.run()
+                with anyio.move_on_after(patience_s):
+                    await attempt.run()
             except ProviderError as error:
                 failures.append(Failure(deployment=candidate.deployment, error=error))
                 if isinstance(error, CapacityError) and error.retry_after_s:

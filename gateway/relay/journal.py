@@ -20,9 +20,6 @@ from pricing.usage import Quality, Usage
 from providers.contract import UsageReport
 
 LEDGER_RETRY_S = 5.0
-DURABLE_WAIT_S = 10.0
-"""Longest wait for the disk with `durability: strict`; a slower one is as good as failed."""
-
 EVENT_PICO_USD_MAX = 10**18
 """The ledger's own limit, a million dollars; counts beyond it are an upstream's nonsense."""
 
@@ -126,11 +123,14 @@ class Journal:
         spool: Where to.
         clock: For instants and durations.
         new_id: Makes event ids.
+        durable_wait_s: Longest wait for the disk with `durability: strict`; a slower one is as good
+            as failed.
     """
 
     spool: Spool
     clock: Clock
     new_id: Callable[[], bytes]
+    durable_wait_s: float = 10.0
 
     def open(
         self,
@@ -193,7 +193,7 @@ class Journal:
             LedgerUnavailable: The disk failed, or takes too long.
         """
         try:
-            with anyio.fail_after(DURABLE_WAIT_S):
+            with anyio.fail_after(self.durable_wait_s):
                 await self.spool.durable(attempt.position)
         except (SpoolError, TimeoutError) as error:
             raise LedgerUnavailable(

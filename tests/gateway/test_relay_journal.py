@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
@@ -9,7 +11,6 @@ from gateway.errors import LedgerUnavailable
 from gateway.ledger import schema
 from gateway.ledger.errors import SpoolError, SpoolFull
 from gateway.ledger.records import AttemptStatus, Intent, Settlement, decode, encode
-from gateway.relay import journal as journal_module
 from gateway.relay.journal import EVENT_PICO_USD_MAX, Booking, Journal, Outcome
 from pricing.money import PicoUsd, rate_per_hour_us, rate_per_mtok
 from pricing.price_book import Basis, PriceVersion, Unpriced
@@ -250,10 +251,9 @@ def test_nothing_is_dispatched_without_its_intent():
 
 
 @pytest.mark.parametrize("disk", ["fails", "hangs"])
-async def test_a_strict_spool_that_cannot_sync_refuses_the_attempt(disk, monkeypatch):
-    monkeypatch.setattr(journal_module, "DURABLE_WAIT_S", 0.02)
+async def test_a_strict_spool_that_cannot_sync_refuses_the_attempt(disk):
     spool = MemorySpool()
-    made = journal(spool)
+    made = replace(journal(spool), durable_wait_s=0.02)
     opened = begin(made)
     await made.wait_durable(opened)
     spool.disk = disk
