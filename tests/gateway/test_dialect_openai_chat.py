@@ -51,6 +51,8 @@ NO_JSON = {
     "a body with something behind it": body() + b"x",
     "a byte order mark": b"\xef\xbb\xbf" + body(),
     "a byte that is no UTF-8": b'{"model":"m\xff"}',
+    "such a byte in what is passed on": b'{"model":"m","x":"\xff",%s}' % HELLO.encode(),
+    "such a byte in a message": b'{"model":"m","messages":[{"role":"user","content":"\xff"}]}',
     "UTF-8 that was cut": b'{"model":"\xc3"}',
     "an encoded surrogate": b'{"model":"\xed\xa0\x80"}',
     "half a surrogate pair in an escape": body('"x":"\\ud800"'),
@@ -360,6 +362,21 @@ def test_null_members_are_sent_and_ask_for_nothing():
     assert set(found.fields) == {"temperature", "metadata", "x", "top_p", "messages"}
     assert found.fields_used == {"top_p", "messages"}
     assert found.metadata is None
+
+
+NEUTRAL = {
+    "one choice": '"n":1',
+    "no tool": '"tools":[ ]',
+    "the format that is meant anyway": '"response_format":{"type": "text"}',
+    "no penalty": '"presence_penalty":0',
+}
+
+
+@pytest.mark.parametrize("extra", NEUTRAL.values(), ids=NEUTRAL.keys())
+def test_what_means_the_same_as_leaving_it_out_asks_for_nothing_and_is_sent(extra):
+    found = parse(body(extra))
+    assert found.fields_used == {"messages"}
+    assert len(found.fields) == 2
 
 
 def test_choices_default_to_one():
