@@ -17,7 +17,7 @@ from gateway.fleet import Fleet, build_fleet, build_policy
 from gateway.health import HealthBoard
 from gateway.http.errors import row_of
 from gateway.http.service import Service
-from gateway.ledger.spool import Durability, Health, SpoolWriter
+from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.privacy.oracle import verify
 from gateway.privacy.policy import Policy
 from gateway.relay.attempts import Relay, RelayLimits
@@ -162,7 +162,7 @@ def build_service(
         supervisor=supervisor,
         hash_token=credentials.hash_token,
         session_key=credentials.session_key,
-        spool_fault=lambda: "" if spool.health is Health.OK else spool.health_reason,
+        spool_fault=spool.fault,
         started_s=clock.wall_us() // 1_000_000,
     )
 

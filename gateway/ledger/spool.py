@@ -12,6 +12,7 @@ Source: Rebello et al., "Can Applications Recover from fsync Failures?", USENIX 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import logging
@@ -198,6 +199,17 @@ class SpoolWriter:
         if self._health is Health.FULL:
             return f"no room for the spool in {self.directory}"
         return self._failure
+
+    def fault(self) -> str:
+        """Why no attempt can be written now, as a sentence; empty when one can.
+
+        A full disk is tried again here too: a worker that is not ready gets no requests, and it is
+        requests that would find the room.
+        """
+        if self._health is Health.FULL:
+            with contextlib.suppress(SpoolFull):
+                self._admit_intent()
+        return self.health_reason
 
     @property
     def position(self) -> int:

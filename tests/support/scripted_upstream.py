@@ -17,7 +17,8 @@ In a process of its own, which survives the death of the gateway: `with Upstream
 or `python -m tests.support.scripted_upstream --port 0 --script FILE`, which prints the port.
 
 The bill holds what a vendor would charge: a line appears once something was generated, whether or
-not the client ever saw it. Read it with `GET /bill`; `GET /requests` shows what arrived.
+not the client ever saw it. Read it with `GET /bill`; `GET /requests` shows what arrived, and
+`GET /calls` how many calls are being answered.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class ScriptedUpstream:
         self._calls: dict[str, int] = {}
         self._ids = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self.calls_in_play = 0
         self._server: asyncio.Server | None = None
 
     @property
@@ -136,6 +138,8 @@ class ScriptedUpstream:
         shown: Any = None
         if request.method == "GET" and path == "/bill":
             shown = self.bill
+        elif request.method == "GET" and path == "/calls":
+            shown = {"in_play": self.calls_in_play}
         elif request.method == "GET" and path == "/requests":
             shown = self.requests
         elif request.method == "GET" and path.endswith("/models"):
@@ -157,7 +161,11 @@ class ScriptedUpstream:
         if script is None:
             await _send_error(connection, 404, f"no script for model {model!r}")
             return True
-        return await self._play(connection, request, script=script, model=model)
+        self.calls_in_play += 1
+        try:
+            return await self._play(connection, request, script=script, model=model)
+        finally:
+            self.calls_in_play -= 1
 
     def _next_script(self, model: str) -> Script | None:
         steps = self.scripts.get(model) or self.scripts.get("*")
@@ -415,6 +423,10 @@ class UpstreamProcess:
     def bill(self) -> list[BillLine]:
         """The bill as it is now."""
         return msgspec.json.decode(self._get("/bill"), type=list[BillLine])
+
+    def calls_in_play(self) -> int:
+        """Calls that are being answered; one whose client left counts no more."""
+        return json.loads(self._get("/calls"))["in_play"]
 
     def requests(self) -> list[Received]:
         """Every request that arrived."""
