@@ -10,9 +10,7 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import overload
-
-import torch
+from typing import TYPE_CHECKING, overload
 
 from local_engine.detokenizer import Detokenizer
 from local_engine.metering import Meter, Work
@@ -31,6 +29,9 @@ from local_engine.scheduler import Scheduler, SchedulerLimits, Share
 from local_engine.sequence import Sequence, SequenceState
 from local_engine.step import Runner, SequenceChunk, StepPlan
 from local_engine.stop_strings import StopMatcher
+
+if TYPE_CHECKING:
+    import torch
 
 _log = logging.getLogger(__name__)
 _NS_PER_S = 1_000_000_000
