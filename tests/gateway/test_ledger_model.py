@@ -207,4 +207,10 @@ def test_any_order_of_events_gives_the_books_of_the_model():
 
 @pytest.mark.slow
 def test_many_orders_of_events_give_the_books_of_the_model():
-    run(80)
+    run(40)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+def test_very_many_orders_of_events_give_the_books_of_the_model():
+    run(1_000)
