@@ -84,31 +84,38 @@ class Figures:
         p50_ms: Median latency of the whole answer.
         p99_ms: 99th percentile.
         cpu_ms: CPU time of the target's processes per request, user and system.
+        ledger_cpu_ms: The part of it that the ledger process takes; it may run on another core.
     """
 
     requests_per_s: float
     p50_ms: float
     p99_ms: float
     cpu_ms: float
+    ledger_cpu_ms: float
 
 
-def cpu_s_of(root_pid: int) -> float:
-    """CPU seconds of a process and all its descendants that still run."""
+def cpu_s_of(root_pid: int) -> tuple[float, float]:
+    """CPU seconds of a process and all its descendants that run, and of its ledger process."""
     parents: dict[int, list[int]] = {}
     used_s: dict[int, float] = {}
+    ledgers: set[int] = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            pid = int(entry.name)
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-            used_s[int(entry.name)] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-    waiting, total_s = [root_pid], 0.0
+            parents.setdefault(int(fields[1]), []).append(pid)
+            used_s[pid] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+            if b"gateway.process.ledger_process" in (entry / "cmdline").read_bytes():
+                ledgers.add(pid)
+    waiting, total_s, ledger_s = [root_pid], 0.0, 0.0
     while waiting:
         pid = waiting.pop()
         total_s += used_s.get(pid, 0.0)
+        ledger_s += used_s.get(pid, 0.0) if pid in ledgers else 0.0
         waiting += parents.get(pid, [])
-    return total_s
+    return total_s, ledger_s
 
 
 def request_bytes(load: Load) -> bytes:
@@ -165,14 +172,16 @@ async def drive(port: int, load: Load, requests: int) -> list[float]:
 def measure(port: int, pid: int, *, load: Load, requests: int) -> Figures:
     """One round of one load against one target."""
     uvloop.run(drive(port, load, min(WARM_UP_REQUESTS, requests)))
-    cpu_before_s, started_s = cpu_s_of(pid), time.perf_counter()
+    (cpu_before_s, ledger_before_s), started_s = cpu_s_of(pid), time.perf_counter()
     latencies_s = sorted(uvloop.run(drive(port, load, requests)))
     took_s = time.perf_counter() - started_s
+    cpu_s, ledger_s = cpu_s_of(pid)
     return Figures(
         requests_per_s=requests / took_s,
         p50_ms=latencies_s[len(latencies_s) // 2] * 1e3,
         p99_ms=latencies_s[len(latencies_s) * 99 // 100] * 1e3,
-        cpu_ms=(cpu_s_of(pid) - cpu_before_s) * 1e3 / requests,
+        cpu_ms=(cpu_s - cpu_before_s) * 1e3 / requests,
+        ledger_cpu_ms=(ledger_s - ledger_before_s) * 1e3 / requests,
     )
 
 
@@ -278,7 +287,7 @@ def show(results: dict[str, dict[str, Figures]]) -> None:
         print(
             f"  fareway / least gateway: CPU x{ours.cpu_ms / max(peer.cpu_ms, 1e-3):.2f},"
             f" added p50 x{added_ratio:.2f}; added to the upstream at p50:"
-            f" {ours.p50_ms - limit.p50_ms:.3f} ms"
+            f" {ours.p50_ms - limit.p50_ms:.3f} ms; ledger process: {ours.ledger_cpu_ms:.3f} ms/req"
         )
 
 
