@@ -23,7 +23,6 @@ REQUIRED = (
     "providers/contract.py",
     "local_engine/api.py",
     "pricing/money.py",
-    "pricing/books/*",
     "migrations/env.py",
     "migrations/versions/*.py",
     "fareway-*.dist-info/entry_points.txt",
