@@ -8,6 +8,8 @@ GatewayError
     MaxUsdExceeded           no candidate stays within the request's own ceiling
     InvalidField           an unknown or malformed field of the admin API
     KeyConflict            a key of that name is in use, or is kept in the configuration file
+    BodyTooSlow            the body did not arrive
+    HeadersTooLarge        request line and headers are over 64 KiB
     BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound
   AccessFault                the key must change
     InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired
@@ -78,6 +80,14 @@ class MaxUsdExceeded(CallerFault):
 
 class BodyTooLarge(CallerFault):
     """The body is over `server.max_body_mib`."""
+
+
+class BodyTooSlow(CallerFault):
+    """Nothing of the body came for too long."""
+
+
+class HeadersTooLarge(CallerFault):
+    """The request line and the headers are longer than any request needs."""
 
 
 class UnsupportedMediaType(CallerFault):

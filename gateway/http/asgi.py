@@ -6,6 +6,7 @@ vendor's unmodified SDK works after swapping the host.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, cast
 
@@ -21,6 +22,8 @@ from gateway.http.models import model_entry, model_list
 from gateway.http.service import Service
 from gateway.relay.client_stream import Send
 from gateway.telemetry.metrics import PROMETHEUS_CONTENT_TYPE
+
+logger = logging.getLogger(__name__)
 
 VENDOR_PREFIXES: Final = ("/openai/v1/", "/inference/v1/")
 MODELS_PREFIX: Final = "/v1/models/"
@@ -67,11 +70,13 @@ class Application:
         headers = cast("Headers", scope["headers"])
         method = cast("str", scope["method"])
         try:
-            handler = self._handler(path, method)
+            await self._handler(path, method)(headers, receive, send)
         except errors.GatewayError as error:
             await self._send_error(send, error)
-            return
-        await handler(headers, receive, send)
+        except Exception:  # the request boundary
+            logger.exception("%s %r failed", method, path[:200])
+            fault = errors.InternalFault("an internal error; the operator's log says more")
+            await self._send_error(send, fault)
 
     def _handler(self, path: str, method: str) -> Handler:
         if path.startswith(MODELS_PREFIX) and len(path) > len(MODELS_PREFIX):
@@ -101,25 +106,15 @@ class Application:
         await ChatCall(service=self.service, headers=headers, receive=receive, send=send).run()
 
     async def _models(self, headers: Headers, _receive: Receive, send: Send) -> None:
-        try:
-            principal = authenticate(self.service, headers)
-            body = model_list(self.service, principal)
-        except errors.GatewayError as error:
-            await self._send_error(send, error)
-            return
-        await self._send(send, 200, body)
+        principal = authenticate(self.service, headers)
+        await self._send(send, 200, model_list(self.service, principal))
 
     def _model(self, path: str) -> Handler:
         name = path.removeprefix(MODELS_PREFIX)
 
         async def answer(headers: Headers, _receive: Receive, send: Send) -> None:
-            try:
-                principal = authenticate(self.service, headers)
-                body = model_entry(self.service, principal, name)
-            except errors.GatewayError as error:
-                await self._send_error(send, error)
-                return
-            await self._send(send, 200, body)
+            principal = authenticate(self.service, headers)
+            await self._send(send, 200, model_entry(self.service, principal, name))
 
         return answer
 

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 ROUTE = "chat.completions"
 RETRY_WHEN_DRAINING_S = 1.0
+ERROR_EVENT_S = 10.0
+"""Longest time that an error event waits for room in the client's socket."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,8 +221,10 @@ async def _send_error(
     if client.is_finished:
         return
     if client.is_started:
-        await client.write(openai_event(error))
-        await client.finish(is_clean=False)
+        # Nobody has to read it: a client that does not shall not hold the request.
+        with anyio.move_on_after(ERROR_EVENT_S):
+            await client.write(openai_event(error))
+            await client.finish(is_clean=False)
         return
     headers = [
         *base,

@@ -49,12 +49,14 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.KeyNotFound: ErrorRow(status=404, type=_INVALID, code="key_not_found"),
     errors.RouteNotFound: ErrorRow(status=404, type=_INVALID, code="not_found"),
     errors.MethodNotAllowed: ErrorRow(status=405, type=_INVALID, code="method_not_allowed"),
+    errors.BodyTooSlow: ErrorRow(status=408, type=_INVALID, code="request_timeout"),
     errors.KeyConflict: ErrorRow(
         status=409, type=_INVALID, code="key_conflict", forbids_retry=True
     ),
     errors.BodyTooLarge: ErrorRow(status=413, type=_INVALID, code="request_too_large"),
     errors.UnsupportedMediaType: ErrorRow(status=415, type=_INVALID, code="unsupported_media_type"),
     errors.InvalidField: ErrorRow(status=422, type=_INVALID, code="invalid_field"),
+    errors.HeadersTooLarge: ErrorRow(status=431, type=_INVALID, code="headers_too_large"),
     errors.UpstreamRateLimited: ErrorRow(
         status=429, type="rate_limit_error", code="upstream_rate_limited", limited_by="provider"
     ),

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, cast
 
-from gateway.errors import BodyTooLarge, InvalidRequest, UnsupportedMediaType
+import anyio
+
+from gateway.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, UnsupportedMediaType
 from gateway.relay.client_stream import Send
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Headers = Sequence[tuple[bytes, bytes]]
 AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+BODY_STALL_S = 30.0
+"""Longest silence within a body; a client that falls silent shall not hold a request for ever."""
 
 
 class ClientGone(Exception):
@@ -44,16 +49,20 @@ def check_is_json(headers: Headers) -> None:
         raise UnsupportedMediaType("compressed request bodies are not supported; send it plain")
 
 
-async def read_body(receive: Receive, headers: Headers, *, max_bytes: int) -> bytes:
+async def read_body(
+    receive: Receive, headers: Headers, *, max_bytes: int, stall_s: float = BODY_STALL_S
+) -> bytes:
     """Read a request body.
 
     Args:
         receive: ASGI's.
         headers: For the declared length, so that a huge body is refused unread.
         max_bytes: The bound, also for bodies that declare no length.
+        stall_s: Longest silence.
 
     Raises:
         BodyTooLarge: It is longer, by declaration or in fact.
+        BodyTooSlow: The client fell silent.
         InvalidRequest: The declared length is no number.
         ClientGone: The client left.
     """
@@ -65,7 +74,7 @@ async def read_body(receive: Receive, headers: Headers, *, max_bytes: int) -> by
     chunks: list[bytes] = []
     size = 0
     while True:
-        message = await receive()
+        message = await _receive_within(receive, stall_s)
         if message["type"] == "http.disconnect":
             raise ClientGone
         chunk = cast("bytes", message.get("body", b""))
@@ -74,6 +83,14 @@ async def read_body(receive: Receive, headers: Headers, *, max_bytes: int) -> by
         chunks.append(chunk)
         if not message.get("more_body", False):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def _receive_within(receive: Receive, stall_s: float) -> MutableMapping[str, Any]:
+    try:
+        with anyio.fail_after(stall_s):
+            return await receive()
+    except TimeoutError as error:
+        raise BodyTooSlow(f"nothing of the body came for {stall_s:g} s") from error
 
 
 def _check_size(size: int, max_bytes: int) -> None:

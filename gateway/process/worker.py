@@ -28,6 +28,7 @@ from gateway.clock import Clock, system_clock
 from gateway.health import HealthBoard
 from gateway.http.asgi import Application
 from gateway.http.messages import AsgiApplication
+from gateway.http.protocol import BoundedProtocol
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.process.local_links import LocalLinks
@@ -158,7 +159,7 @@ class _Parts:
         self.server = server = _Server(
             uvicorn.Config(
                 Application(self.service, _make_pages),
-                http="httptools",
+                http=BoundedProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
