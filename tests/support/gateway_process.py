@@ -245,8 +245,17 @@ class GatewayProcess:
 
     def stop(self) -> int:
         """SIGTERM and wait for the drain; returns the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def signal(self, number: int) -> None:
+        """Send the supervisor a signal."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait for its end; the exit status."""
+        assert self._process is not None
         status = self._process.wait(timeout=90)
         self._process = None
         return status
