@@ -51,17 +51,29 @@ def greedy(
     runner: Runner, prompts: Sequence[Sequence[int]], count: int, *, tables: Sequence[Sequence[int]]
 ) -> list[list[int]]:
     """Prefill all prompts in one step, then decode them together; the new tokens of each."""
+    return [tokens for tokens, _ in greedy_with_logits(runner, prompts, count, tables=tables)]
+
+
+def greedy_with_logits(
+    runner: Runner, prompts: Sequence[Sequence[int]], count: int, *, tables: Sequence[Sequence[int]]
+) -> list[tuple[list[int], torch.Tensor]]:
+    """As `greedy`, with the [count, V] logits that each token was taken from."""
     texts = [list(prompt) for prompt in prompts]
     starts = [0] * len(texts)
+    rows: list[torch.Tensor] = []
     for _ in range(count):
         chunks = [
             last_chunk(text, start=start, table=table)
             for text, start, table in zip(texts, starts, tables, strict=True)
         ]
         starts = [len(text) for text in texts]
-        for text, row in zip(texts, step(runner, *chunks), strict=True):
+        rows.append(step(runner, *chunks))
+        for text, row in zip(texts, rows[-1], strict=True):
             text.append(int(row.argmax()))
-    return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
+    return [
+        (text[len(prompt) :], torch.stack([step_rows[place] for step_rows in rows]))
+        for place, (text, prompt) in enumerate(zip(texts, prompts, strict=True))
+    ]
 
 
 def tables(sequences: int, blocks_each: int) -> list[list[int]]:
