@@ -104,6 +104,20 @@ async def test_many_rounds_of_one_record_are_as_good_as_one_round(url, root, tim
         await writer.close()
 
 
+async def test_the_next_loader_goes_on_where_the_last_one_was(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1))
+    writer.append(settlement(1))
+    async with open_engine(url) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        writer.append(intent(2))
+        writer.append(settlement(2))
+        following = Loader(engine, root, clock=time.clock)
+        await following.flush()
+        assert (following.stats.events, following.stats.replays) == (1, 0)
+    await writer.close()
+
+
 async def test_reading_everything_again_changes_nothing(url, root, time):
     writer = open_spool(root / "w", clock=time.clock)
     for n in range(20):
@@ -162,6 +176,8 @@ async def test_two_loaders_at_once_book_everything_once(url, root, time):
                 for loader in loaders:
                     tasks.start_soon(loader.flush)
         assert await totals(one) == (200, 200 * 100 * PRICE_PICO, 0)
+        assert sum(loader.stats.events for loader in loaders) == 200
+        assert sum(loader.stats.replays for loader in loaders) == 0, "the cursor is compared"
         await holds(one, root)
     await writer.close()
 
