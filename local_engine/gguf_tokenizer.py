@@ -66,10 +66,14 @@ _LLAMA3_WORDS: Final = (
 )
 _QWEN2_WORDS: Final = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 
+_LLAMA3: Final = SplitRule(patterns=(_LLAMA3_WORDS,), prefers_whole_words=True)
+
 SPLIT_RULES: Final[Mapping[str, SplitRule]] = {
     "gpt-2": SplitRule(patterns=(_GPT2_WORDS,)),
     "smollm": SplitRule(patterns=(r"\p{N}", _GPT2_WORDS)),
-    "llama-bpe": SplitRule(patterns=(_LLAMA3_WORDS,), prefers_whole_words=True),
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
     "qwen2": SplitRule(patterns=(_QWEN2_WORDS,), composes_unicode=True),
 }
 

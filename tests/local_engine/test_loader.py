@@ -97,6 +97,7 @@ def test_a_shape_that_the_metadata_does_not_give_is_named(tmp_path: Path) -> Non
         load(path)
 
 
+@pytest.mark.slow
 def test_loading_peaks_at_the_model_and_a_slab(tmp_path: Path) -> None:
     """A file with one large matrix must not be in memory twice."""
     path = write_tiny_llama(

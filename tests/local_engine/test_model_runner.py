@@ -78,8 +78,8 @@ def test_logits_equal_those_of_a_plain_decoder(options: dict[str, Any], tmp_path
 def test_greedy_tokens_equal_those_of_a_plain_decoder(path: Path, runner: ModelRunner) -> None:
     prompts = [PROMPT[start : start + 9] for start in (0, 20, 40)]
     plain = PlainDecoder(path)
-    expected = [plain.greedy(prompt, 16) for prompt in prompts]
-    assert greedy(runner, prompts, 16, tables=tables(3, 4)) == expected
+    expected = [plain.greedy(prompt, 10) for prompt in prompts]
+    assert greedy(runner, prompts, 10, tables=tables(3, 4)) == expected
 
 
 CHUNKS = {
@@ -95,13 +95,21 @@ CHUNKS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sizes", CHUNKS.values(), ids=CHUNKS.keys())
-def test_the_cut_into_chunks_does_not_show(sizes: tuple[int, ...], dtype: str, path: Path) -> None:
-    model = load(path, dtype=dtype)
+def test_the_cut_into_chunks_does_not_show(sizes: tuple[int, ...], runner: ModelRunner) -> None:
+    (table,) = tables(1, 20)
+    whole = prefill(runner, PROMPT, table=table)
+    cut = prefill(runner, PROMPT, table=table[::-1], sizes=sizes)
+    torch.testing.assert_close(cut, whole, atol=1e-5, rtol=0)
+    assert cut.argmax() == whole.argmax()
+
+
+@pytest.mark.parametrize("size", [7, 33, 257])
+def test_the_cut_into_chunks_does_not_show_in_bfloat16(size: int, path: Path) -> None:
+    model = load(path, dtype="bfloat16")
     (table,) = tables(1, 20)
     whole = prefill(model, PROMPT, table=table)
-    cut = prefill(model, PROMPT, table=table[::-1], sizes=sizes)
+    cut = prefill(model, PROMPT, table=table[::-1], sizes=(size,))
     torch.testing.assert_close(cut, whole, atol=1e-5, rtol=0)
     assert cut.argmax() == whole.argmax()
 
