@@ -28,6 +28,7 @@ class BoundedProtocol(HttpToolsProtocol):
     head_s_max = HEAD_S_MAX
     _head_bytes = 0
     _is_in_head = True
+    _has_begun = False
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -42,8 +43,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass what came to the parser, unless the head is too long already."""
+        self._has_begun = False
         super().data_received(data)
-        if self._is_in_head:
+        # Of a read in which a head begins nobody knows which part is head; it is bounded itself.
+        if self._is_in_head and not self._has_begun:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
                 self.transport.write(_refusal())
@@ -52,7 +55,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request's first byte."""
         super().on_message_begin()
-        self._is_in_head, self._head_bytes = True, 0
+        self._expect_head()
         self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -63,8 +66,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """What comes next is a head again."""
-        self._is_in_head, self._head_bytes = True, 0
+        self._expect_head()
         super().on_message_complete()
+
+    def _expect_head(self) -> None:
+        self._is_in_head, self._has_begun, self._head_bytes = True, True, 0
 
     def _await_head(self) -> None:
         if self._head_timer is None:

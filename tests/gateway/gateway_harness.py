@@ -11,19 +11,20 @@ import json
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
 import msgspec
 import uvicorn
-from anyio.abc import TaskGroup
 
 from gateway.app import build_service, load_credentials
 from gateway.clock import system_clock
 from gateway.health import HealthBoard
 from gateway.http.asgi import Application
+from gateway.http.protocol import BoundedProtocol
 from gateway.http.service import Service
 from gateway.ledger import records
 from gateway.ledger.records import Intent, Settlement
@@ -32,6 +33,7 @@ from gateway.ledger.spool_reader import Cursor, SpoolReader, SpoolRecord
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.loader import load_text
 from providers.contract import Provider
+from tests.gateway.fake_provider import FakeProvider, answer
 
 KEY = "app-fixed-key-0123456789abcdef"
 OTHER_KEY = "other-fixed-key-0123456789abcdef"
@@ -79,8 +81,6 @@ class Gateway:
     service: Service
     port: int
     folder: Path
-    tasks: TaskGroup
-    connections: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @property
     def url(self) -> str:
@@ -177,8 +177,7 @@ async def running_gateway(
     providers: Mapping[str, Provider] | None = None,
     text: str | None = None,
     durability: Durability = Durability.GROUP,
-    spool: SpoolWriter | None = None,
-    http: object = "httptools",
+    http: type[asyncio.Protocol] = BoundedProtocol,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway until the context is left.
 
@@ -188,37 +187,16 @@ async def running_gateway(
         providers: Put in the place of configured ones.
         text: The configuration, `config_text(upstreams)` by default.
         durability: Of the spool.
-        spool: In the place of a spool in `folder / "spool"`.
         http: uvicorn's protocol.
     """
-    environ = {
-        "FAREWAY_STATE_DIR": str(folder / "state"),
-        "APP_KEY": KEY,
-        "OTHER_KEY": OTHER_KEY,
-        "UPSTREAM_KEY": UPSTREAM_KEY,
-    }
-    config = load_text(text or config_text(upstreams), environ=environ, base_dir=folder)
-    clock = system_clock()
-    made = {**set_up_providers(config, environ=environ, links=engine_links(config))}
-    made.update(providers or {})
-    spool = spool or SpoolWriter(
+    spool = SpoolWriter(
         folder / "spool",
         durability=durability,
-        clock=clock,
+        clock=system_clock(),
         session=b"s" * 16,
         limits=SpoolLimits(reserve_bytes=65_536),
     )
-    service = build_service(
-        config=config,
-        credentials=load_credentials(config, environ),
-        database_keys=[],
-        revision=1,
-        providers=made,
-        health=HealthBoard(monotonic_s=clock.monotonic_s),
-        spool=spool,
-        clock=clock,
-        supervisor=None,
-    )
+    service = _service(folder, text or config_text(upstreams), providers or {}, spool)
     listener = socket.create_server(("127.0.0.1", 0))
     server = _Server(
         uvicorn.Config(
@@ -231,20 +209,51 @@ async def running_gateway(
         tasks.start_soon(server.serve, [listener])
         while not server.started:
             await anyio.sleep(0.001)
-        gateway = Gateway(
-            service=service, port=listener.getsockname()[1], folder=folder, tasks=tasks
-        )
         try:
+            gateway = Gateway(service=service, port=listener.getsockname()[1], folder=folder)
             yield gateway
             await gateway.wait_idle()
         finally:
             server.should_exit = True
-            while server.started and server.servers and server.servers[0].is_serving():
+            while server.servers and server.servers[0].is_serving():
                 await anyio.sleep(0.01)
-            for provider in made.values():
+            for provider in service.relay.providers.values():
                 await provider.close()
             await spool.close()
             tasks.cancel_scope.cancel()
+
+
+def _service(
+    folder: Path, text: str, providers: Mapping[str, Provider], spool: SpoolWriter
+) -> Service:
+    environ = {
+        "FAREWAY_STATE_DIR": str(folder / "state"),
+        "APP_KEY": KEY,
+        "OTHER_KEY": OTHER_KEY,
+        "UPSTREAM_KEY": UPSTREAM_KEY,
+    }
+    config = load_text(text, environ=environ, base_dir=folder)
+    clock = system_clock()
+    return build_service(
+        config=config,
+        credentials=load_credentials(config, environ),
+        database_keys=[],
+        revision=1,
+        providers={
+            **set_up_providers(config, environ=environ, links=engine_links(config)),
+            **providers,
+        },
+        health=HealthBoard(monotonic_s=clock.monotonic_s),
+        spool=spool,
+        clock=clock,
+        supervisor=None,
+    )
+
+
+def serving(folder: Path, *texts: str, **options: Any):
+    """A gateway whose one provider, `a`, answers without a wire."""
+    provider = FakeProvider(name="a", scripts=[answer(*(texts or ("hello",)))])
+    return running_gateway(folder, {"a": NOWHERE}, providers={"a": provider}, **options)
 
 
 def _no_pages(service: Service):
@@ -278,87 +287,6 @@ def request_bytes(content: bytes, *, path: str = "/v1/chat/completions", headers
     ):
         lines.append(f"content-length: {len(content)}")
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + content
-
-
-def parse_sse(data: bytes) -> tuple[list[dict[str, str]], list[str]]:
-    """Events and comments by the standard's own words, without our decoder.
-
-    Source: WHATWG HTML, section 9.2.6 "Interpreting an event stream".
-    """
-    text = data.decode("utf-8").removeprefix("\ufeff")
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    assert lines[-1] == "", "the stream ends inside a line"
-    events: list[dict[str, str]] = []
-    comments: list[str] = []
-    values: list[str] = []
-    kind = "message"
-    for line in lines[:-1]:
-        name, colon, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if line == "":
-            if values:
-                events.append({"event": kind, "data": "\n".join(values)})
-            values, kind = [], "message"
-        elif colon and name == "":
-            comments.append(value)
-        elif name == "data":
-            values.append(value)
-        elif name == "event":
-            kind = value
-    assert not values, "the stream ends inside an event"
-    return events, comments
-
-
-@dataclass(kw_only=True)
-class Assembled:
-    """A stream put together as an SDK does it."""
-
-    texts: dict[int, str] = field(default_factory=dict)
-    tool_arguments: dict[tuple[int, int], str] = field(default_factory=dict)
-    reasons: dict[int, str] = field(default_factory=dict)
-    roles: dict[int, str] = field(default_factory=dict)
-    ids: set[str] = field(default_factory=set)
-    usages: list[dict] = field(default_factory=list)
-    fareway: list[dict] = field(default_factory=list)
-    errors: list[dict] = field(default_factory=list)
-    comments: list[str] = field(default_factory=list)
-    is_done: bool = False
-    chunks: list[dict] = field(default_factory=list)
-
-
-def assemble(data: bytes) -> Assembled:
-    """Put a stream's bytes together; nothing may follow `[DONE]` or an error."""
-    events, comments = parse_sse(data)
-    found = Assembled(comments=comments)
-    for event in events:
-        assert not found.is_done, "an event after [DONE]"
-        assert not found.errors, "an event after an error"
-        if event["data"] == "[DONE]":
-            found.is_done = True
-            continue
-        chunk = json.loads(event["data"])
-        if "error" in chunk:
-            found.errors.append(chunk["error"])
-            continue
-        found.chunks.append(chunk)
-        if chunk.get("id"):
-            found.ids.add(chunk["id"])
-        if chunk.get("usage"):
-            found.usages.append(chunk["usage"])
-        if chunk.get("fareway"):
-            found.fareway.append(chunk["fareway"])
-        for choice in chunk.get("choices", []):
-            index, delta = choice["index"], choice.get("delta") or {}
-            found.texts[index] = found.texts.get(index, "") + (delta.get("content") or "")
-            if delta.get("role"):
-                found.roles[index] = delta["role"]
-            if choice.get("finish_reason"):
-                found.reasons[index] = choice["finish_reason"]
-            for call in delta.get("tool_calls") or []:
-                place = (index, call["index"])
-                text = (call.get("function") or {}).get("arguments") or ""
-                found.tool_arguments[place] = found.tool_arguments.get(place, "") + text
-    return found
 
 
 def error_of(answer: httpx.Response) -> dict:

@@ -12,35 +12,24 @@ import anyio
 import httpx
 import pytest
 
-from gateway.errors import BodyTooSlow
-from gateway.http import errors as http_errors
-from gateway.http.messages import read_body
-from gateway.http.protocol import HEAD_BYTES_MAX, BoundedProtocol
-from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import (
     KEY,
     NOWHERE,
     OTHER_KEY,
     OTHER_MODEL,
     UPSTREAM_KEY,
-    assemble,
     body,
     config_text,
     error_of,
     request_bytes,
     running_gateway,
+    serving,
 )
 from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream, Step, Wire
 
 pytestmark = pytest.mark.anyio
 
 CHAT = "/v1/chat/completions"
-
-
-def serving(tmp_path, *texts: str, **options):
-    """A gateway whose one provider answers without a wire."""
-    provider = FakeProvider(name="a", scripts=[answer(*(texts or ("hello",)))])
-    return running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": provider}, **options)
 
 
 KEYS = {
@@ -448,149 +437,6 @@ async def test_a_compressed_answer_comes_with_a_right_length(tmp_path):
         assert "x-hop" not in got.headers
         assert int(got.headers["content-length"]) == len(got.content)
         assert got.json()["usage"]["cost_usd"] == "0.000005"
-
-
-async def test_requests_of_one_connection_follow_each_other(tmp_path):
-    async with serving(tmp_path) as gateway:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        one = request_bytes(json.dumps(body(stream=True)).encode()).replace(
-            b"connection: close\r\n", b""
-        )
-        writer.write(one + one)
-        got = b""
-        with anyio.fail_after(10):
-            while got.count(b"data: [DONE]") < 2:
-                got += await reader.read(65536)
-        assert got.count(b"HTTP/1.1 200 ") == 2
-        writer.close()
-        await writer.wait_closed()
-        assert len(await gateway.settled()) == 2
-
-
-HOSTILE = {
-    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20 + b"\r\n\r\n",
-    "two lengths": request_bytes(b"{}", headers=["content-length: 2", "content-length: 3"]),
-    "a length that is no number": request_bytes(b"{}", headers=["content-length: two"]),
-    "a negative length": request_bytes(b"{}", headers=["content-length: -1"]),
-    "a length beyond 64 bits": request_bytes(b"{}", headers=["content-length: " + "9" * 30]),
-    "a length of thousands of digits": request_bytes(
-        b"{}", headers=["content-length: " + "9" * 5_000]
-    ),
-    "a length beside chunks": request_bytes(
-        b"2\r\n{}\r\n0\r\n\r\n", headers=["content-length: 2", "transfer-encoding: chunked"]
-    ),
-    "a chunk size that is no number": request_bytes(
-        b"zz\r\n{}\r\n0\r\n\r\n", headers=["transfer-encoding: chunked"]
-    ),
-    "bytes in the path": b"GET /\xff\xfe HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
-    "a header with a zero byte": request_bytes(b"{}", headers=["x-odd: a\x00b"]),
-    "an upgrade": request_bytes(b"{}", headers=["connection: upgrade", "upgrade: websocket"]),
-}
-
-
-@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_hostile_requests_get_a_4xx_or_nothing_and_the_next_one_is_served(tmp_path, data):
-    async with serving(tmp_path, http=BoundedProtocol) as gateway:
-        got = await gateway.raw(data, timeout_s=1.0)
-        assert got == b"" or got.startswith(b"HTTP/1.1 4"), got[:200]
-        assert b"Traceback" not in got
-        assert (await gateway.post(body())).status_code == 200
-
-
-ENDLESS_HEADS = {
-    "many headers": b"x-a: " + b"b" * 1000 + b"\r\n",
-    "one endless header": b"b" * 1007,
-}
-
-
-@pytest.mark.parametrize("piece", ENDLESS_HEADS.values(), ids=ENDLESS_HEADS.keys())
-async def test_an_endless_head_is_refused(tmp_path, piece):
-    async with serving(tmp_path, http=BoundedProtocol) as gateway:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nx-first: ")
-        sent = 0
-        try:
-            while sent < 20 * HEAD_BYTES_MAX:
-                writer.write(piece * 8)
-                sent += len(piece) * 8
-                await writer.drain()
-                await asyncio.sleep(0)
-            raise AssertionError("nobody stopped the headers")
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
-        with pytest.raises(ConnectionError):
-            await writer.wait_closed()
-        del reader
-        assert (await gateway.post(body())).status_code == 200
-
-
-async def test_an_endless_head_is_told_why(tmp_path):
-    async with serving(tmp_path, http=BoundedProtocol) as gateway:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nx-a: " + b"b" * (HEAD_BYTES_MAX + 1))
-        with anyio.fail_after(5):
-            got = await reader.read(65536)
-        assert got.startswith(b"HTTP/1.1 431 ")
-        assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
-        writer.close()
-        await writer.wait_closed()
-
-
-async def test_large_heads_within_the_bound_and_bodies_of_any_size_pass(tmp_path):
-    async with serving(tmp_path, http=BoundedProtocol) as gateway:
-        got = await gateway.post(body(user="u" * 3_000_000), x_large="h" * 30_000)
-        assert got.status_code == 200
-
-
-class Impatient(BoundedProtocol):
-    head_s_max = 0.1
-
-
-async def test_a_head_that_does_not_come_closes_the_connection(tmp_path):
-    async with serving(tmp_path, http=Impatient) as gateway:
-        for start in (b"", b"POST /v1/chat/completions HTTP/1.1\r\nhost: "):
-            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-            writer.write(start)
-            with anyio.fail_after(5):
-                assert await _rest(reader) == b""
-            writer.close()
-        slow = FakeProvider(name="a", scripts=[[0.3, *answer("late")]])
-        gateway.service.relay.providers["a"] = slow
-        got = await gateway.post(body(stream=True))
-        assert assemble(got.content).texts == {0: "late"}, "an answer has all the time it needs"
-
-
-async def _rest(reader) -> bytes:
-    try:
-        return await reader.read()
-    except ConnectionError:
-        return b""
-
-
-async def test_a_body_that_does_not_come_is_given_up():
-    async def silent():
-        await anyio.sleep_forever()
-
-    with pytest.raises(BodyTooSlow) as caught:
-        await read_body(silent, [], max_bytes=100, stall_s=0.02)
-    assert http_errors.row_of(caught.value).status == 408
-
-
-async def test_a_client_that_leaves_while_it_sends_is_forgotten(tmp_path):
-    async with serving(tmp_path) as gateway:
-        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(request_bytes(b'{"model":', headers=["content-length: 500"]))
-        await writer.drain()
-        with anyio.fail_after(5):
-            while not gateway.service.in_flight:
-                await anyio.sleep(0.005)
-        writer.close()
-        await gateway.wait_idle()
-        assert await gateway.settled() == []
-        counted = gateway.service.metrics.render().decode()
-        assert 'fareway_requests_total{route="chat.completions",status="499"} 1.0' in counted
 
 
 async def test_a_fault_in_a_hot_route_is_an_error_of_ours_without_its_traceback(tmp_path, caplog):

@@ -20,7 +20,7 @@ from providers.contract import (
     UsageReport,
     WholeAnswer,
 )
-from tests.gateway.gateway_harness import assemble, parse_sse
+from tests.gateway.stream_reading import assemble, parse_sse
 
 FINAL = FinalFacts(deployment="up/m", attempts=2, request_id="0af1")
 USAGE = Usage(input_tokens=7, cache_read_tokens=3, output_tokens=5)

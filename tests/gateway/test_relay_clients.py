@@ -1,0 +1,133 @@
+"""Clients that leave, that read slowly or not at all."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from pricing.usage import Usage
+from providers.contract import UsageReport
+from tests.gateway.fake_provider import FakeProvider, answer
+from tests.gateway.gateway_harness import NOWHERE, body, running_gateway
+from tests.gateway.stream_reading import first_bytes
+from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_an_engine_counted_until_an_abort_is_charged(tmp_path):
+    closing = UsageReport(usage=Usage(input_tokens=4, output_tokens=2))
+    engine = FakeProvider(name="a", scripts=[[*answer("x", "y")[:2], 30.0]], closing_usage=closing)
+    async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": engine}) as gateway:
+        async with gateway.stream(body(stream=True)) as got:
+            await first_bytes(got)
+        ((_, settled),) = await gateway.settled()
+        assert (settled.status, settled.quality) == ("client_left", "exact")
+        assert settled.usage == {"input": 4, "output": 2}
+        assert engine.left == 1
+
+
+LEAVES = {
+    "before the upstream answers, streamed": (Chat(think_s=30), True, 0, "client_left", "unknown"),
+    "before the upstream answers, whole": (Chat(think_s=30), False, 0, "client_left", "unknown"),
+    "in the middle of a stream": (
+        Chat(text="a b c", frame_delay_s=0.02, stall_after=2, stall_s=30), True, 2, "client_left",
+        "estimated",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("script", "stream", "words", "status", "quality"), LEAVES.values(), ids=LEAVES.keys()
+)
+async def test_a_client_that_leaves_ends_the_upstream_and_is_booked_once(
+    tmp_path, script, stream, words, status, quality
+):
+    async with (
+        ScriptedUpstream({"m": [script]}) as up,
+        running_gateway(tmp_path, {"a": up.base_url, "b": up.base_url}) as gateway,
+    ):
+        async with gateway.client() as client:
+            with anyio.move_on_after(5) as waited:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_read_words, client, stream, words, tasks.cancel_scope)
+                    if not words:
+                        while not up.requests:
+                            await anyio.sleep(0.005)
+                        tasks.cancel_scope.cancel()
+            assert not waited.cancelled_caught
+        ((intent, settled),) = await gateway.settled()
+        assert (settled.status, settled.quality) == (status, quality)
+        assert (settled.http_status, settled.error_code) == (499, "client_left")
+        assert settled.usage.get("output", 0) == words
+        with anyio.fail_after(5):
+            while up.open_connections:
+                await anyio.sleep(0.005)
+        assert [line.outcome for line in up.bill] in ([], ["client_left"])
+        assert intent.attempt == 1
+
+
+async def _read_words(client, stream, words, scope):
+    request = body(stream=stream)
+    async with client.stream("POST", "/v1/chat/completions", json=request) as got:
+        seen = b""
+        async for part in got.aiter_raw():
+            seen += part
+            if words and seen.count(b'"content": "') > words:  # the role chunk has one too
+                scope.cancel()
+
+
+async def test_a_client_that_leaves_between_attempts_ends_the_request(tmp_path):
+    async with (
+        ScriptedUpstream({"m": [Answer(status=503, headers={"retry-after": "20"})]}) as up,
+        running_gateway(tmp_path, {"a": up.base_url}) as gateway,
+    ):
+        with anyio.move_on_after(0.5):
+            await gateway.post(body())
+        settled = await gateway.settled()
+        assert len(settled) == len(up.requests) == 1
+
+
+async def test_a_slow_client_slows_the_upstream_and_is_no_silence_of_it(tmp_path):
+    # 600 frames of 32 KiB: far more than all socket buffers between the two ends hold.
+    frame = json.dumps({"id": "c1", "choices": [{"index": 0, "delta": {"content": "x" * 32_000}}]})
+    count = 600
+    async with (
+        ScriptedUpstream({"m": [Chat(frames=(frame,) * count)]}) as up,
+        running_gateway(tmp_path, {"a": up.base_url}) as gateway,
+    ):
+        gateway.set_limits(between_tokens_s=0.3, first_token_s=0.3, heartbeat_s=0.2)
+        size = 0
+        async with gateway.stream(body(stream=True)) as got:
+            await anyio.sleep(1.0)
+            generated = up.bill[0].completion_tokens
+            assert generated < count, "the upstream ran ahead of a client that reads nothing"
+            await anyio.sleep(0.5)
+            assert up.bill[0].completion_tokens == generated
+            rest = b""
+            async for part in got.aiter_raw():
+                size += len(part)
+                rest = (rest + part)[-4096:]
+        assert rest.endswith(b"data: [DONE]\n\n"), rest[-300:]
+        assert size > count * 32_000
+        ((_, settled),) = await gateway.settled()
+        assert (settled.status, settled.quality) == ("ok", "exact")
+
+
+async def test_a_client_that_never_reads_is_given_up(tmp_path):
+    frame = json.dumps({"id": "c1", "choices": [{"index": 0, "delta": {"content": "x" * 32_000}}]})
+    async with (
+        ScriptedUpstream({"m": [Chat(frames=(frame,) * 600)]}) as up,
+        running_gateway(tmp_path, {"a": up.base_url}) as gateway,
+    ):
+        gateway.set_limits(total_s=0.3, flush_s=0.2)
+        async with gateway.stream(body(stream=True)) as got:
+            assert got.status_code == 200
+            ((_, settled),) = await gateway.settled()
+            assert settled.status == "client_left"
+            assert up.bill[0].completion_tokens < 600
+            with anyio.fail_after(5):
+                while up.open_connections:
+                    await anyio.sleep(0.01)
