@@ -6,6 +6,7 @@ dies. Whoever holds it may mend the last segment; nobody else changes a byte tha
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -140,8 +141,10 @@ def remove(directory: Path) -> bool:
     if {path.name for path in directory.iterdir()} != {LOCK_NAME}:
         return False
     (directory / LOCK_NAME).unlink()
-    directory.rmdir()
-    return True
+    # From here on our lock protects nothing: a new writer may come, or come and go.
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+    return not directory.exists()
 
 
 def save_damage(directory: Path, path: Path, *, start: int, damaged: bytes) -> Path:

@@ -17,6 +17,7 @@ from gateway.ledger import migrate, schema
 from gateway.ledger.database import writing_engine
 from gateway.ledger.records import CostLine, Intent, Settlement
 from gateway.ledger.spool import Durability, SpoolFiles, SpoolLimits, SpoolWriter
+from gateway.ledger.verify import verify
 
 NOON_US = 1_795_867_200_000_000  # 2026-11-28T12:00:00Z
 PRICE_PICO = 50_000
@@ -146,3 +147,14 @@ async def totals(engine: AsyncEngine) -> tuple[int, int, int]:
         engine, sa.select(table.c.attempt_count, table.c.cost_pico_usd, table.c.exposure_pico_usd)
     )
     return tuple(sum(row[index] for row in rows) for index in range(3))
+
+
+async def holds(engine, root) -> None:
+    """Everything that `ledger verify` recomputes is as it should be, quarantine apart."""
+    async with engine.connect() as connection:
+        found = await connection.run_sync(verify, root)
+    assert [fault for fault in found.faults if not fault.startswith("quarantined")] == []
+
+
+async def reasons(engine) -> list[str]:
+    return [row.reason for row in await fetch(engine, sa.select(schema.quarantine.c.reason))]
