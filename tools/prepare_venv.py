@@ -1,9 +1,10 @@
 """Create `.venv` and install Fareway into it, once.
 
 Run by `make` under the machine's own Python with nothing installed, so only the standard library is
-used here. A stamp in `.venv` keeps what the installation was made from (a digest of
-`pyproject.toml`, `constraints.txt` and the Python version) and which extras it holds; when both
-still fit, nothing is done. What goes wrong ends in one sentence that says how to mend it.
+used here. Dependencies are pinned with hashes (`requirements/`), torch alone by version, since its
+build depends on the machine. A stamp in `.venv` keeps what the installation was made from (a digest
+of `pyproject.toml`, the pins and the Python version) and which extras it holds; when both still
+fit, nothing is done. What goes wrong ends in one sentence that says how to mend it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SOURCES = ("pyproject.toml", "constraints.txt")
+RUN_LOCK = "requirements/run.txt"
+TEST_LOCK = "requirements/test.txt"
+SOURCES = ("pyproject.toml", "constraints.txt", RUN_LOCK, TEST_LOCK)
+RUN_EXTRAS = frozenset({"local"})
+TORCH_EXTRAS = frozenset({"local", "torch"})
 STAMP = "fareway-installed.json"
 GIB = 1 << 30
 
@@ -47,6 +52,10 @@ FAULTS = {
         "the Python package index cannot be reached: check the network and the proxy"
         " (HTTPS_PROXY), or name a mirror (PIP_INDEX_URL), then run make again; it goes on where"
         " it stopped"
+    ),
+    r"THESE PACKAGES DO NOT MATCH THE HASHES": (
+        "a package is not the one that was pinned (the lines above name it): the index or a proxy"
+        " hands out something else; use another index (PIP_INDEX_URL), then run make again"
     ),
     r"No matching distribution found": (
         "the package index has no build of a pinned package for this machine (the lines above name"
@@ -145,20 +154,38 @@ def install(venv: Path, extras: frozenset[str]) -> None:
     Raises:
         SetUpError: pip failed.
     """
-    named = ",".join(sorted(extras))
-    say(f"installing fareway[{named}] with the versions of constraints.txt")
-    if "local" in extras or "torch" in extras:
-        say("this includes torch: 200 MB on a CPU build, gigabytes on Linux's default; once only")
+    say(f"installing fareway[{','.join(sorted(extras))}] with the pins of requirements/")
+    lock = RUN_LOCK if extras <= RUN_EXTRAS else TEST_LOCK
+    pip(venv, "--require-hashes", "-r", lock)
+    if extras & TORCH_EXTRAS:
+        say("torch is next: 200 MB as a CPU build, gigabytes as Linux's default; once only")
+        pip(venv, "-c", "constraints.txt", pinned("torch"))
+    # Everything that it needs is there, its build tools included.
+    pip(venv, "--no-deps", "--no-build-isolation", "-e", ".")
+
+
+def pip(venv: Path, *arguments: str) -> None:
+    """Run `pip install`.
+
+    Raises:
+        SetUpError: It failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "pip.log"
         command = [
             str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check",
-            "--log", str(log), "-c", "constraints.txt", "-e", f".[{named}]" if named else ".",
+            "--log", str(log), *arguments,
         ]  # fmt: skip
         ended = subprocess.run(command, cwd=REPOSITORY, check=False)
         if ended.returncode:
             text = log.read_text(errors="replace") if log.exists() else ""
             raise SetUpError(explain(text))
+
+
+def pinned(package: str) -> str:
+    """The line of constraints.txt that pins a package."""
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{package}=="))
 
 
 def explain(pip_log: str) -> str:

@@ -49,6 +49,7 @@ def test_an_unfinished_or_broken_installation_counts_as_none(tmp_path: Path) -> 
 
 
 def test_the_digest_follows_the_pins_and_the_python(tmp_path: Path) -> None:
+    (tmp_path / "requirements").mkdir()
     for name in prepare_venv.SOURCES:
         (tmp_path / name).write_text("a")
     first = prepare_venv.stamp_of(tmp_path, (3, 11))
