@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 import anyio
+import anyio.to_thread
 
 from gateway import errors
 from gateway.admission.admit import Admitted, refusal_error
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 ROUTE = "chat.completions"
 RETRY_WHEN_DRAINING_S = 1.0
+PARSE_HERE_BYTES_MAX = 256 * 1024
+"""Larger bodies are checked on a thread; 1 MiB of short messages takes 9 ms (G8 allows 5)."""
+
 ERROR_EVENT_S = 10.0
 """Longest time that an error event waits for room in the client's socket."""
 
@@ -97,7 +101,7 @@ class ChatCall:
         principal = authenticate(service, self.headers)
         check_is_json(self.headers)
         body = await read_body(self.receive, self.headers, max_bytes=service.max_body_bytes)
-        parsed = openai_chat.parse(body)
+        parsed = await _parse(body)
         del body
         controls = read_controls(self.headers, parsed.metadata)
         admitted = service.admission.admit(
@@ -203,6 +207,13 @@ def authenticate(service: Service, headers: Headers) -> Principal:
     if isinstance(found, AuthFailure):
         raise errors.InvalidApiKey(found.message)
     return found
+
+
+async def _parse(body: bytes) -> openai_chat.ParsedChat:
+    """Check a body, off the event loop where that takes milliseconds."""
+    if len(body) <= PARSE_HERE_BYTES_MAX:
+        return openai_chat.parse(body)
+    return await anyio.to_thread.run_sync(openai_chat.parse, body)
 
 
 def request_id_headers(request_id: bytes) -> list[tuple[bytes, bytes]]:

@@ -28,7 +28,7 @@ from gateway.http.protocol import BoundedProtocol
 from gateway.http.service import Service
 from gateway.ledger import records
 from gateway.ledger.records import Intent, Settlement
-from gateway.ledger.spool import Durability, SpoolLimits, SpoolWriter
+from gateway.ledger.spool import Durability, SpoolFiles, SpoolLimits, SpoolWriter
 from gateway.ledger.spool_reader import Cursor, SpoolReader, SpoolRecord
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.loader import load_text
@@ -177,6 +177,7 @@ async def running_gateway(
     providers: Mapping[str, Provider] | None = None,
     text: str | None = None,
     durability: Durability = Durability.GROUP,
+    files: SpoolFiles | None = None,
     http: type[asyncio.Protocol] = BoundedProtocol,
 ) -> AsyncIterator[Gateway]:
     """Run a gateway until the context is left.
@@ -187,6 +188,7 @@ async def running_gateway(
         providers: Put in the place of configured ones.
         text: The configuration, `config_text(upstreams)` by default.
         durability: Of the spool.
+        files: The spool's system calls.
         http: uvicorn's protocol.
     """
     spool = SpoolWriter(
@@ -195,6 +197,7 @@ async def running_gateway(
         clock=system_clock(),
         session=b"s" * 16,
         limits=SpoolLimits(reserve_bytes=65_536),
+        files=files,
     )
     service = _service(folder, text or config_text(upstreams), providers or {}, spool)
     listener = socket.create_server(("127.0.0.1", 0))

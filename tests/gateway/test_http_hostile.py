@@ -8,21 +8,21 @@ import json
 import anyio
 import pytest
 
-from gateway.errors import BodyTooSlow
+from gateway.errors import BodyTooLarge, BodyTooSlow, InvalidRequest
 from gateway.http import errors as http_errors
+from gateway.http.asgi import Application
 from gateway.http.messages import read_body
 from gateway.http.protocol import HEAD_BYTES_MAX, BoundedProtocol
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import (
     body,
+    error_of,
     request_bytes,
     serving,
 )
 from tests.gateway.stream_reading import assemble
 
 pytestmark = pytest.mark.anyio
-
-CHAT = "/v1/chat/completions"
 
 
 async def test_requests_of_one_connection_follow_each_other(tmp_path):
@@ -169,3 +169,49 @@ async def test_a_client_that_leaves_while_it_sends_is_forgotten(tmp_path):
         assert await gateway.settled() == []
         counted = gateway.service.metrics.render().decode()
         assert 'fareway_requests_total{route="chat.completions",status="499"} 1.0' in counted
+
+
+DECLARED = {
+    "no number": (b"two", InvalidRequest),
+    "a sign": (b"-1", InvalidRequest),
+    "one byte too many": (b"101", BodyTooLarge),
+    "thousands of digits": (b"9" * 5_000, BodyTooLarge),
+}
+
+
+@pytest.mark.parametrize(("length", "kind"), DECLARED.values(), ids=DECLARED.keys())
+async def test_a_declared_length_is_looked_at_before_the_body(length, kind):
+    async def unread():
+        raise AssertionError("the body was read")
+
+    with pytest.raises(kind):
+        await read_body(unread, [(b"content-length", length)], max_bytes=100)
+
+
+async def test_a_websocket_is_not_accepted(tmp_path):
+    async with serving(tmp_path) as gateway:
+        app = Application(gateway.service, lambda service: None)
+
+        async def nothing(*_):
+            raise AssertionError("a websocket was answered")
+
+        await app({"type": "websocket", "path": "/v1/chat/completions"}, nothing, nothing)
+
+
+async def test_a_large_body_of_many_messages_is_read_while_others_are_served(tmp_path):
+    async with serving(tmp_path) as gateway:
+        messages = [{"role": "user", "content": f"word {n}"} for n in range(60_000)]
+        large: list[int] = []
+
+        async def send_large():
+            got = await gateway.post(body(messages=messages))
+            large.append(got.status_code)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send_large)
+            for _ in range(5):
+                assert (await gateway.post(body())).status_code == 200
+        assert large == [200]
+        broken = await gateway.post(body(messages=[*messages, {"role": "nobody"}]))
+        assert broken.status_code == 400
+        assert "messages[60000].role" in error_of(broken)["message"]

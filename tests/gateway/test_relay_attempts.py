@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
 
-from gateway.ledger.spool import Durability
+from gateway.ledger.spool import Durability, KernelFiles
 from providers.errors import ConnectionLost, ContextTooLong, Overloaded
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import NOWHERE, UPSTREAM_KEY, body, error_of, running_gateway
@@ -215,6 +216,33 @@ async def test_strict_intents_are_on_disk_before_dispatch(tmp_path):
         assert (await gateway.post(body())).status_code == 200
         ((durable, written),) = positions
         assert durable == written > 0
+
+
+class BrokenDisk(KernelFiles):
+    """Takes records, and loses them."""
+
+    def sync(self, descriptor: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+
+async def test_a_strict_intent_that_the_disk_lost_is_not_dispatched(tmp_path):
+    provider = FakeProvider(name="a", scripts=[answer("x")])
+    async with running_gateway(
+        tmp_path,
+        {"a": NOWHERE},
+        providers={"a": provider},
+        durability=Durability.STRICT,
+        files=BrokenDisk(),
+    ) as gateway:
+        gateway.set_limits(is_strict=True)
+        got = await gateway.post(body())
+        assert got.status_code == 503
+        assert error_of(got)["code"] == "ledger_unavailable"
+        assert provider.calls == []
+        async with gateway.client() as client:
+            ready = await client.get("/readyz")
+        assert ready.status_code == 503
+        assert "failed for good" in ready.json()["reasons"][0]
 
 
 async def test_a_spool_that_fails_under_way_costs_neither_the_answer_nor_the_intent(tmp_path):
