@@ -13,7 +13,7 @@ import torch
 
 from local_engine.attention import ReferenceAttention, plan_attention
 from local_engine.cpu_threads import count_usable_cores
-from local_engine.errors import ModelFileError
+from local_engine.errors import EngineError, ModelFileError
 from local_engine.gguf_tokenizer import GgufTokenizer
 from local_engine.model_file import ModelFile
 from local_engine.models.arch import read_arch
@@ -98,6 +98,7 @@ class ModelRunner:
 
         Raises:
             ModelFileError: The file cannot be served, or the pool cannot hold one full sequence.
+            EngineError: The device is not there.
         """
         target = _choose_device(device)
         with ModelFile.open(path) as file:
@@ -215,8 +216,14 @@ class ModelRunner:
 
 
 def _choose_device(choice: DeviceChoice) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if choice == "cuda" and not has_cuda:
+        raise EngineError(
+            "device cuda was asked for, but torch sees none: set device to auto or cpu, "
+            "or install a CUDA build of torch and its driver"
+        )
     if choice == "auto":
-        choice = "cuda" if torch.cuda.is_available() else "cpu"
+        choice = "cuda" if has_cuda else "cpu"
     return torch.device(choice)
 
 

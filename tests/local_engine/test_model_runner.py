@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from local_engine.errors import ModelFileError
+from local_engine.errors import EngineError, ModelFileError
 from local_engine.model_runner import ModelRunner
 from tests.local_engine.plain_decoder import PlainDecoder
 from tests.local_engine.runner_driver import greedy, last_chunk, prefill, step, tables
@@ -212,6 +212,20 @@ def test_a_tiny_model_computes_with_one_thread_unless_told_otherwise(path: Path)
     assert torch.get_num_threads() == 2
     load(path)
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+def test_a_device_that_is_not_there_is_refused_with_the_mend(path: Path) -> None:
+    with pytest.raises(EngineError, match="torch sees none: set device to auto or cpu"):
+        load(path, device="cuda")
+    assert str(load(path, device="auto").device) == "cpu"
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_what_the_cpu_computes(path: Path, runner: ModelRunner) -> None:
+    (table,) = tables(1, 20)
+    there = prefill(load(path, device="cuda"), PROMPT, table=table, sizes=(33,))
+    torch.testing.assert_close(there, prefill(runner, PROMPT, table=table), atol=1e-3, rtol=0)
 
 
 def test_a_base_model_has_no_chat_template(tmp_path: Path) -> None:
