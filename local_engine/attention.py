@@ -15,12 +15,21 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from local_engine.models.arch import ArchSpec
     from local_engine.step import SequenceChunk, StepPlan
 
 # Shapes of the reference back end's products are fixed by these two numbers; see `Decoder`.
 QUERY_TILE_ROWS: Final = 16
 CONTEXT_TILE_TOKENS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadShape:
+    """What attention must know about a model: numbers of layers and heads, and the heads' size."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,15 +165,15 @@ class ReferenceAttention:
     """
 
     def __init__(
-        self, spec: ArchSpec, *, slots: int, dtype: torch.dtype, device: torch.device
+        self, shape: HeadShape, *, slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self._kv_heads = spec.kv_heads
-        self._group = spec.heads // spec.kv_heads
-        self._head_dim = spec.head_dim
-        self._scale = spec.head_dim**-0.5
+        self._kv_heads = shape.kv_heads
+        self._group = shape.heads // shape.kv_heads
+        self._head_dim = shape.head_dim
+        self._scale = shape.head_dim**-0.5
         # Left unset, so that memory is not resident until written; only written slots are read.
         self._pool = torch.empty(
-            (spec.layers, 2, spec.kv_heads, slots, spec.head_dim), dtype=dtype, device=device
+            (shape.layers, 2, shape.kv_heads, slots, shape.head_dim), dtype=dtype, device=device
         )
 
     def write(

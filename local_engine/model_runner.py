@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
-from local_engine.attention import ReferenceAttention, plan_attention
+from local_engine.attention import HeadShape, ReferenceAttention, plan_attention
 from local_engine.cpu_threads import count_usable_cores
 from local_engine.errors import EngineError, ModelFileError
 from local_engine.gguf_tokenizer import GgufTokenizer
@@ -126,7 +126,15 @@ class ModelRunner:
             device=target,
         )
         attention = ReferenceAttention(
-            spec, slots=n_blocks * block_size, dtype=_DTYPES[dtype], device=target
+            HeadShape(
+                layers=spec.layers,
+                heads=spec.heads,
+                kv_heads=spec.kv_heads,
+                head_dim=spec.head_dim,
+            ),
+            slots=n_blocks * block_size,
+            dtype=_DTYPES[dtype],
+            device=target,
         )
         decoder = Decoder(spec, weights, rope, tile_rows=_TILE_ROWS[_DTYPES[dtype]])
         return cls(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,26 +10,17 @@ from hypothesis import strategies as st
 from local_engine.attention import (
     CONTEXT_TILE_TOKENS,
     QUERY_TILE_ROWS,
+    HeadShape,
     ReferenceAttention,
     plan_attention,
 )
-from local_engine.model_file import ModelFile
-from local_engine.models.arch import read_arch
 from local_engine.step import SequenceChunk, StepPlan
-from tests.support.tiny_models import write_tiny_llama
-
-if TYPE_CHECKING:
-    from local_engine.models.arch import ArchSpec
 
 BLOCK, SLOTS = 4, 4 * 300
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> ArchSpec:
-    path = write_tiny_llama(tmp_path_factory.mktemp("attention") / "tiny.gguf")
-    with ModelFile.open(path) as file:
-        return read_arch(file)
+SHAPE = HeadShape(layers=2, heads=4, kv_heads=2, head_dim=16)
 
 
 def chunk(count: int, *, start: int, table: list[int]) -> SequenceChunk:
@@ -50,9 +39,9 @@ def plain_attention(
     return (scores.softmax(-1) @ v.repeat_interleave(group, 0)).transpose(0, 1)
 
 
-def random_rows(seed: int, rows: int, heads: int, spec: ArchSpec) -> torch.Tensor:
+def random_rows(seed: int, rows: int, heads: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn((rows, heads, spec.head_dim), generator=generator)
+    return torch.randn((rows, heads, SHAPE.head_dim), generator=generator)
 
 
 CONTEXTS = {
@@ -67,13 +56,13 @@ CONTEXTS = {
 
 
 @pytest.mark.parametrize(("rows", "start"), CONTEXTS.values(), ids=CONTEXTS.keys())
-def test_attention_equals_dense_attention(rows: int, start: int, spec: ArchSpec) -> None:
-    backend = ReferenceAttention(spec, slots=SLOTS, dtype=torch.float32, device=CPU)
+def test_attention_equals_dense_attention(rows: int, start: int) -> None:
+    backend = ReferenceAttention(SHAPE, slots=SLOTS, dtype=torch.float32, device=CPU)
     context = start + rows
     table = torch.randperm(299, generator=torch.Generator().manual_seed(3)).add(1).tolist()
-    keys = random_rows(1, context, spec.kv_heads, spec)
-    values = random_rows(2, context, spec.kv_heads, spec)
-    queries = random_rows(3, rows, spec.heads, spec)
+    keys = random_rows(1, context, SHAPE.kv_heads)
+    values = random_rows(2, context, SHAPE.kv_heads)
+    queries = random_rows(3, rows, SHAPE.heads)
     if start:
         before = StepPlan(chunks=[chunk(start, start=0, table=table)])
         backend.write(
@@ -89,16 +78,14 @@ def test_attention_equals_dense_attention(rows: int, start: int, spec: ArchSpec)
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=5), padding=st.integers(0, 5))
-def test_sequences_of_a_step_do_not_see_each_other(
-    lengths: list[int], padding: int, spec: ArchSpec
-) -> None:
-    backend = ReferenceAttention(spec, slots=SLOTS, dtype=torch.float32, device=CPU)
+def test_sequences_of_a_step_do_not_see_each_other(lengths: list[int], padding: int) -> None:
+    backend = ReferenceAttention(SHAPE, slots=SLOTS, dtype=torch.float32, device=CPU)
     tables = [list(range(1 + 8 * i, 9 + 8 * i)) for i in range(len(lengths))]
     chunks = [chunk(n, start=0, table=t) for n, t in zip(lengths, tables, strict=True)]
     plan = plan_attention(StepPlan(chunks=chunks), block_size=BLOCK, device=CPU)
     rows = sum(lengths) + padding
-    keys, values = (random_rows(seed, rows, spec.kv_heads, spec) for seed in (1, 2))
-    queries = random_rows(3, rows, spec.heads, spec)
+    keys, values = (random_rows(seed, rows, SHAPE.kv_heads) for seed in (1, 2))
+    queries = random_rows(3, rows, SHAPE.heads)
     backend.write(0, keys, values, plan)
     mixed = backend.attend(0, queries, plan)
     assert not mixed[sum(lengths) :].any()
@@ -110,22 +97,22 @@ def test_sequences_of_a_step_do_not_see_each_other(
         first += length
 
 
-def test_layers_keep_apart(spec: ArchSpec) -> None:
-    backend = ReferenceAttention(spec, slots=SLOTS, dtype=torch.float32, device=CPU)
+def test_layers_keep_apart() -> None:
+    backend = ReferenceAttention(SHAPE, slots=SLOTS, dtype=torch.float32, device=CPU)
     plan = plan_attention(
         StepPlan(chunks=[chunk(3, start=0, table=[1])]), block_size=BLOCK, device=CPU
     )
-    rows = [random_rows(seed, 3, spec.kv_heads, spec) for seed in range(4)]
+    rows = [random_rows(seed, 3, SHAPE.kv_heads) for seed in range(4)]
     backend.write(0, rows[0], rows[1], plan)
     backend.write(1, rows[2], rows[3], plan)
-    queries = random_rows(9, 3, spec.heads, spec)
+    queries = random_rows(9, 3, SHAPE.heads)
     expected = plain_attention(queries, rows[0], rows[1], start=0)
     torch.testing.assert_close(
         backend.attend(0, queries, plan).double(), expected, atol=2e-6, rtol=1e-5
     )
 
 
-def test_slots_follow_the_block_table(spec: ArchSpec) -> None:
+def test_slots_follow_the_block_table() -> None:
     plan = plan_attention(
         StepPlan(chunks=[chunk(3, start=3, table=[7, 2]), chunk(1, start=0, table=[5])]),
         block_size=BLOCK, device=CPU,
