@@ -92,7 +92,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def seed(request: pytest.FixtureRequest) -> int:
     """The run's seed."""
     return request.config.stash[SEED]

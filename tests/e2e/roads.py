@@ -48,14 +48,20 @@ class Road:
 
 
 @contextlib.contextmanager
-def running_road(folder: Path, *, scripts: Scripts, config: Mapping[str, Any]) -> Iterator[Road]:
+def running_road(
+    folder: Path,
+    *,
+    scripts: Scripts,
+    config: Mapping[str, Any],
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Road]:
     """Run both; every provider of the configuration without a base URL gets the upstream's."""
     with UpstreamProcess(scripts, folder=folder) as upstream:
         config = json.loads(json.dumps(config))
         for provider in config["providers"].values():
             if provider["kind"] != "local":
                 provider.setdefault("base_url", upstream.base_url)
-        with GatewayProcess(folder / "gateway", config) as gateway:
+        with GatewayProcess(folder / "gateway", config, environ) as gateway:
             yield Road(gateway=gateway, upstream=upstream)
 
 

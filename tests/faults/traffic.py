@@ -25,6 +25,7 @@ class Answer:
         is_complete: Whether the answer arrived to its end; a stream's end is `[DONE]`.
         cost_usd: As the answer said, None when it did not get that far.
         body: What arrived.
+        headers: Response headers, names in lower case.
     """
 
     request_id: str
@@ -32,6 +33,7 @@ class Answer:
     is_complete: bool
     cost_usd: str | None
     body: bytes
+    headers: dict[str, str]
 
 
 class Traffic:
@@ -111,6 +113,7 @@ def ask(port: int, key: str, body: dict[str, Any]) -> Answer:
         is_complete=data.endswith(b"data: [DONE]\n\n") if is_stream else is_whole,
         cost_usd=_cost(data, is_stream) if is_whole and answer.status == 200 else None,
         body=data,
+        headers={name.lower(): value for name, value in answer.headers.items()},
     )
 
 
