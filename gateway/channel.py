@@ -9,6 +9,7 @@ the cap ends the channel.
 ChannelError
   ChannelClosed    the peer is gone; calls in flight fail with it
   RemoteError      the peer's handler refused or failed: `code` and a sentence
+  FrameTooLarge    a call or an answer over the cap, never sent
   CallTimeout      no reply within the deadline; the call may have been carried out
 """
 
@@ -51,6 +52,10 @@ class ChannelClosed(ChannelError):
 
 class CallTimeout(ChannelError):
     """No reply came within the deadline."""
+
+
+class FrameTooLarge(ChannelError):
+    """What was to be sent is over the cap; nothing was sent."""
 
 
 class RemoteError(ChannelError):
@@ -98,7 +103,13 @@ def method(params_type: type[T], run: Callable[[T, Sequence[int]], Awaitable[obj
     """Bind a handler to the type of its parameters."""
 
     async def checked(params: object, fds: Sequence[int]) -> object:
-        return await run(msgspec.convert(params, params_type), fds)
+        try:
+            converted = msgspec.convert(params, params_type)
+        except msgspec.ValidationError:
+            for fd in fds:
+                _close_fd(fd)  # nobody else will: the handler never saw them
+            raise
+        return await run(converted, fds)
 
     return Method(params_type=params_type, run=checked)
 
@@ -176,6 +187,8 @@ class Channel:
             ChannelClosed: The peer is gone.
             CallTimeout: The deadline passed.
             RemoteError: The peer refused.
+            FrameTooLarge: The parameters are over the cap.
+            ChannelError: The answer has another type.
         """
         if self._is_closed:
             raise ChannelClosed(f"{self._name} is closed")
@@ -191,7 +204,10 @@ class Channel:
             raise CallTimeout(f"{self._name} did not answer {name} in {timeout_s:g} s") from error
         finally:
             self._waiting.pop(call_id, None)
-        return msgspec.msgpack.decode(raw, type=result_type)
+        try:
+            return msgspec.msgpack.decode(raw, type=result_type)
+        except msgspec.DecodeError as error:
+            raise ChannelError(f"{self._name} answered {name} wrongly: {error}") from error
 
     def close(self) -> None:
         """Close the socket and fail every call in flight; safe to call twice."""
@@ -212,7 +228,7 @@ class Channel:
         frame = _Frame(kind=kind, id=call_id, method=name, n_fds=len(fds), payload=raw)
         body = msgspec.msgpack.encode(frame)
         if len(body) > FRAME_BYTES_MAX:
-            raise ChannelError(f"a frame of {len(body)} bytes is over the cap")
+            raise FrameTooLarge(f"a frame of {len(body)} bytes is over the cap")
         # The writer owns these copies, so that a caller that gives up may close its own.
         copies = [os.dup(fd) for fd in fds]
         try:
@@ -307,11 +323,17 @@ class Channel:
                 logger.exception("%s: %s failed", self._name, frame.method)
                 await self._refuse(frame.id, "internal_error", f"{type(error).__name__}: {error}")
             else:
-                await self._send("reply", frame.id, frame.method, result, ())
+                await self._reply(frame, result)
         except ChannelClosed:
             return  # nobody is left to answer
         finally:
             limiter.release()
+
+    async def _reply(self, frame: _Frame, result: object) -> None:
+        try:
+            await self._send("reply", frame.id, frame.method, result, ())
+        except FrameTooLarge as error:
+            await self._refuse(frame.id, "answer_too_large", str(error))
 
     async def _refuse(self, call_id: int, code: str, message: str) -> None:
         await self._send("error", call_id, "", _Failure(code=code, message=message), ())

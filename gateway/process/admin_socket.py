@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -16,11 +17,15 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
+from anyio.abc import TaskGroup
 
 from gateway.channel import Channel, Method
 
 SOCKET_NAME = "admin.sock"
+ACCEPT_PAUSE_S = 0.5
 _CONNECTIONS_MAX = 32
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -32,27 +37,54 @@ def _short_path(directory: Path) -> Generator[str]:
         os.close(descriptor)
 
 
+class AlreadyRunning(Exception):
+    """Another gateway answers on the socket of this spool directory."""
+
+
+def ensure_alone(directory: Path) -> None:
+    """Refuse to run beside another gateway of the same spool directory.
+
+    Raises:
+        AlreadyRunning: It answers.
+    """
+    living = connect(directory)
+    if living is not None:
+        living.close()
+        raise AlreadyRunning(
+            f"a gateway is running already with the spool in {directory};"
+            " stop it or set storage.spool_dir"
+        )
+
+
 @asynccontextmanager
-async def listening(directory: Path, methods: Mapping[str, Method]) -> AsyncGenerator[None]:
+async def listening(
+    directory: Path, methods: Mapping[str, Method], *, tasks: TaskGroup
+) -> AsyncGenerator[None]:
     """Answer calls until the context is left.
 
     Args:
         directory: The spool directory; made when missing.
         methods: What may be called.
+        tasks: The caller's; a group of our own around the caller's lines would wrap what they
+            raise.
+
+    Raises:
+        AlreadyRunning: A living gateway has the directory.
     """
     server = _bind(directory)
+    scope = anyio.CancelScope()
     try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_accept, server, methods)
-            yield
-            tasks.cancel_scope.cancel()
+        tasks.start_soon(_accept, server, methods, scope)
+        yield
     finally:
+        scope.cancel()
         server.close()
         _unlink(directory)
 
 
 def _bind(directory: Path) -> socket.socket:
     directory.mkdir(parents=True, exist_ok=True)
+    ensure_alone(directory)
     _unlink(directory)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.setblocking(False)
@@ -71,7 +103,9 @@ def _unlink(directory: Path) -> None:
         (directory / SOCKET_NAME).unlink()
 
 
-async def _accept(server: socket.socket, methods: Mapping[str, Method]) -> None:
+async def _accept(
+    server: socket.socket, methods: Mapping[str, Method], scope: anyio.CancelScope
+) -> None:
     loop = asyncio.get_running_loop()
     limit = asyncio.Semaphore(_CONNECTIONS_MAX)
 
@@ -81,11 +115,18 @@ async def _accept(server: socket.socket, methods: Mapping[str, Method]) -> None:
         finally:
             limit.release()
 
-    async with anyio.create_task_group() as tasks:
-        while True:
-            await limit.acquire()
-            connection = (await loop.sock_accept(server))[0]
-            tasks.start_soon(serve, connection)
+    with scope:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await limit.acquire()
+                try:
+                    connection = (await loop.sock_accept(server))[0]
+                except OSError as error:  # out of descriptors, or the client is gone already
+                    logger.warning("the admin socket: %s", error)
+                    limit.release()
+                    await anyio.sleep(ACCEPT_PAUSE_S)
+                    continue
+                tasks.start_soon(serve, connection)
 
 
 def connect(directory: Path) -> socket.socket | None:

@@ -20,8 +20,7 @@ from gateway.clock import Clock
 from gateway.process.backoff import Backoff
 from gateway.process.messages import EngineFault, EngineLink
 from local_engine.api import EngineConfig, EngineError, EngineProcess, ModelFileError, spawn_engine
-from local_engine.model_sources import OnProgress
-from local_engine.model_store import ModelStore, StoredModel
+from local_engine.model_store import ModelStore, OnProgress, StoredModel
 
 logger = logging.getLogger(__name__)
 
@@ -71,12 +70,14 @@ class EngineSupervisor:
         store: Where model files are kept.
         clock: For restart pauses.
         on_progress: Told about downloads.
+        spawn: Starts an engine process.
     """
 
     specs: Sequence[EngineSpec]
     store: ModelStore
     clock: Clock
     on_progress: OnProgress
+    spawn: Callable[[EngineConfig], EngineProcess] = spawn_engine
     _engines: dict[str, _Running] = field(default_factory=dict[str, _Running])
     _workers: Callable[[], Sequence[Channel]] = field(default=lambda: ())
 
@@ -136,7 +137,7 @@ class EngineSupervisor:
         spec = running.spec
         model = await self._fetch(spec.source)
         # On this thread: the engine is killed when the thread that started it ends.
-        process = spawn_engine(spec.make_config(str(model.path)))
+        process = self.spawn(spec.make_config(str(model.path)))
         running.process = process
         try:
             await process.control.wait_ready()
@@ -170,7 +171,8 @@ class EngineSupervisor:
                 timeout_s=LINK_TIMEOUT_S,
                 fds=[theirs.fileno()],
             )
-        except ChannelError as error:
+        except (ChannelError, EngineError) as error:
+            # The worker or the engine died meanwhile; whoever is started next is linked again.
             logger.warning("a worker got no link to %s: %s", spec.deployment, error)
         finally:
             ours.close()

@@ -43,7 +43,10 @@ class Keeper:
     async def run(self) -> None:
         """Keep the child until `is_ending`, or until cancelled."""
         while not self.is_ending:
-            await self._run_once()
+            try:
+                await self._run_once()
+            except OSError:
+                logger.exception("%s cannot be started", self.name)
             if not self.is_ending:
                 pause_s = self.backoff.next_s()
                 logger.error("%s ended; starting it again in %.1f s", self.name, pause_s)

@@ -93,7 +93,7 @@ class Supervisor:
         """Run until `stop`, SIGTERM or SIGINT; then drain and return.
 
         Raises:
-            ServeError: A child could not be started at all.
+            ServeError: A child could not be started at all, or another gateway has the spool.
         """
         failure: ServeError | None = None
         async with anyio.create_task_group() as tasks:
@@ -102,11 +102,14 @@ class Supervisor:
                 await self._run(tasks)
             except ServeError as error:
                 failure = error  # raised outside, so that the task group does not wrap it
+            except admin_socket.AlreadyRunning as error:
+                failure = ServeError(str(error))
             tasks.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
     async def _run(self, tasks: TaskGroup) -> None:
+        admin_socket.ensure_alone(self.loaded.spool_dir)
         self._ledger = self._keeper(LEDGER_MODULE, "ledger", {}, self._set_up_ledger)
         tasks.start_soon(self._ledger.run)
         await self._wait_for(self._ledger)
@@ -119,7 +122,7 @@ class Supervisor:
         for keeper in self._workers:
             tasks.start_soon(keeper.run)
         tasks.start_soon(self._run_engines)
-        async with admin_socket.listening(self.loaded.spool_dir, self._methods()):
+        async with admin_socket.listening(self.loaded.spool_dir, self._methods(), tasks=tasks):
             for keeper in self._workers:
                 await self._wait_for(keeper)
             if not self._stopping.is_set():
