@@ -11,6 +11,7 @@ import anyio
 from gateway.clock import Clock
 from gateway.errors import LedgerUnavailable
 from gateway.ledger.errors import SpoolError
+from gateway.ledger.price_label import price_label
 from gateway.ledger.records import AttemptStatus, CostLine, Intent, Record, Settlement
 from pricing.errors import PricingError
 from pricing.money import PicoUsd, round_reported_usd
@@ -165,7 +166,9 @@ class Journal:
             tags=booking.tags,
             cost_tags=booking.cost_tags,
             reason=reason,
-            price_version="" if isinstance(price, Unpriced) else price.version_id,
+            price_version=""
+            if isinstance(price, Unpriced)
+            else price_label(price.version_id, is_nominal=price.is_nominal),
             exposure_pico_usd=exposure_pico_usd,
             is_stream=booking.is_stream,
             route=booking.route,

@@ -1,6 +1,6 @@
 """What is booked for every way in which an attempt can end (`finance_policy.md` 2.4)."""
 
-from __future__ import annotations
+from __future__ import dataclasses
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ import pytest
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import schema
 from gateway.ledger.errors import SpoolError, SpoolFull
+from gateway.ledger.price_label import is_nominal
 from gateway.ledger.records import AttemptStatus, Intent, Settlement, decode, encode
 from gateway.relay.journal import EVENT_PICO_USD_MAX, Booking, Journal, Outcome
 from pricing.money import PicoUsd, rate_per_hour_us, rate_per_mtok
@@ -272,3 +273,11 @@ async def test_a_strict_intent_is_on_disk_when_the_wait_is_over(tmp_path):
         assert spool.durable_position >= opened.position
         await spool.close()
         tasks.cancel_scope.cancel()
+
+
+def test_the_intent_says_when_its_price_is_nominal():
+    made = journal()
+    begin(made, price=dataclasses.replace(PRICE, is_nominal=True))
+    assert is_nominal(made.spool.records[0].price_version)
+    begin(made)
+    assert not is_nominal(made.spool.records[1].price_version)
