@@ -1,6 +1,6 @@
 """What is booked for every way in which an attempt can end (`finance_policy.md` 2.4)."""
 
-from __future__ import dataclasses
+from __future__ import annotations
 
 from dataclasses import replace
 
@@ -277,7 +277,7 @@ async def test_a_strict_intent_is_on_disk_when_the_wait_is_over(tmp_path):
 
 def test_the_intent_says_when_its_price_is_nominal():
     made = journal()
-    begin(made, price=dataclasses.replace(PRICE, is_nominal=True))
+    begin(made, price=replace(PRICE, is_nominal=True))
     assert is_nominal(made.spool.records[0].price_version)
     begin(made)
     assert not is_nominal(made.spool.records[1].price_version)
