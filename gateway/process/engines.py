@@ -7,10 +7,12 @@ serves: workers learn why a local deployment is not there and say so.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -27,6 +29,7 @@ logger = logging.getLogger(__name__)
 LINK_TIMEOUT_S = 30.0
 TERMINATE_AFTER_S = 5.0
 
+FILE_SOURCE = "file:"
 STARTING = "starting"
 READY = "ready"
 
@@ -38,7 +41,8 @@ class EngineSpec:
     Attributes:
         provider: The provider's name in the configuration.
         model_id: The model's name at it.
-        source: Where its file comes from.
+        source: Where its file comes from; after `file:` stands an absolute path.
+        sha256: Digest in hexadecimal that the file must have, None for any.
         make_config: Completes the engine's configuration once the file's path is known.
     """
 
@@ -46,6 +50,7 @@ class EngineSpec:
     model_id: str
     source: str
     make_config: Callable[[str], EngineConfig]
+    sha256: str | None = None
 
     @property
     def deployment(self) -> str:
@@ -135,9 +140,9 @@ class EngineSupervisor:
 
     async def _run_once(self, running: _Running) -> None:
         spec = running.spec
-        model = await self._fetch(spec.source)
+        path = await self._fetch(spec)
         # On this thread: the engine is killed when the thread that started it ends.
-        process = self.spawn(spec.make_config(str(model.path)))
+        process = self.spawn(spec.make_config(str(path)))
         running.process = process
         try:
             await process.control.wait_ready()
@@ -152,7 +157,22 @@ class EngineSupervisor:
             with anyio.CancelScope(shield=True):
                 await _end(process)
 
-    async def _fetch(self, source: str) -> StoredModel:
+    async def _fetch(self, spec: EngineSpec) -> Path:
+        """The model's file, held against the digest that the configuration wants."""
+        if spec.source.startswith(FILE_SOURCE):
+            path, sha256 = Path(spec.source.removeprefix(FILE_SOURCE)), None
+            if spec.sha256 is not None:
+                sha256 = await anyio.to_thread.run_sync(_digest, path)
+        else:
+            stored = await self._fetch_stored(spec.source)
+            path, sha256 = stored.path, stored.sha256
+        if spec.sha256 not in (None, sha256):
+            raise ModelFileError(
+                f"{path} has SHA-256 {sha256}, the configuration wants {spec.sha256}"
+            )
+        return path
+
+    async def _fetch_stored(self, source: str) -> StoredModel:
         found = await anyio.to_thread.run_sync(self.store.find, source)
         if found is not None:
             return found
@@ -177,6 +197,11 @@ class EngineSupervisor:
         finally:
             ours.close()
             theirs.close()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fault(running: _Running) -> EngineFault:

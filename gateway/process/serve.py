@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.app import load_credentials, proved_policy
 from gateway.clock import Clock
-from gateway.process.engines import EngineSpec, EngineSupervisor
+from gateway.process.engines import FILE_SOURCE, EngineSpec, EngineSupervisor
 from gateway.process.supervisor import ServeError, Supervisor, bind
 from gateway.settings.declared_keys import load_admin_key
 from gateway.settings.loader import LoadedConfig
@@ -84,7 +84,7 @@ def prepare(
     namespace_key = master.derive(Label.DIGEST)
     engines = EngineSupervisor(
         specs=[
-            _spec(name, provider, model, namespace_key)
+            _spec(name, provider, model, source=_source(config, model), namespace_key=namespace_key)
             for name, provider in config.settings.providers.items()
             if isinstance(provider, LocalProvider)
             for model in provider.models
@@ -105,8 +105,20 @@ def prepare(
     return Prepared(supervisor=supervisor, admin_key_once=admin.text_once)
 
 
+def _source(config: LoadedConfig, model: LocalModelSettings) -> str:
+    """Where a model's file comes from, a path made absolute as every path of the settings."""
+    if not model.source.startswith(FILE_SOURCE):
+        return model.source
+    return f"{FILE_SOURCE}{config.resolve(model.source.removeprefix(FILE_SOURCE))}"
+
+
 def _spec(
-    name: str, provider: LocalProvider, model: LocalModelSettings, namespace_key: bytes
+    name: str,
+    provider: LocalProvider,
+    model: LocalModelSettings,
+    *,
+    source: str,
+    namespace_key: bytes,
 ) -> EngineSpec:
     kv_memory_bytes = DEFAULT_KV_BYTES
     if model.kv_memory_gib is not None:
@@ -124,5 +136,9 @@ def _spec(
         )
 
     return EngineSpec(
-        provider=name, model_id=model.id, source=model.source, make_config=make_config
+        provider=name,
+        model_id=model.id,
+        source=source,
+        make_config=make_config,
+        sha256=model.sha256,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import time
 from collections.abc import Iterator
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from local_engine.model_store import DEFAULT_SOURCE
 from tests.e2e.roads import Road, deployments, events_of, readyz, running_road
 from tests.faults.raw_client import RawClient
 from tests.faults.traffic import Answer, ask
@@ -33,10 +33,11 @@ NEXT_TO_NOTHING = {"input_usd_per_mtok": "0.000001", "output_usd_per_mtok": "0.0
 
 @pytest.fixture(scope="module")
 def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Road]:
-    smollm2_path()  # fetched here, where a download has time
+    path = smollm2_path()  # fetched here, where a download has time
     model = {
         "id": LOCAL.partition("/")[2],
-        "source": DEFAULT_SOURCE,
+        "source": f"file:{path}",
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         "max_model_len": CONTEXT_TOKENS,
         "max_num_seqs": 4,
         "kv_memory_gib": 0.5,
@@ -46,7 +47,7 @@ def road(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Road]:
             "local": {
                 "kind": "local",
                 "device": "cpu",
-                "models": [model],
+                "models": [model, {**model, "id": "exchanged", "sha256": "0" * 64}],
                 "price": {"gpu_usd_per_hour": USD_PER_HOUR},
             },
             "vendor": {"kind": "openai_compatible"},
@@ -125,6 +126,15 @@ def test_an_answer_and_its_stream_say_the_same(road: Road) -> None:
     assert text_of_stream(stream.body) == text
     assert stream.is_complete
     assert stream.cost_usd
+
+
+def test_a_model_file_that_was_exchanged_is_not_loaded_and_readiness_says_why(road: Road) -> None:
+    status, shown = readyz(road.gateway)
+    assert status == 200
+    assert "SHA-256" in shown["engines"]["local/exchanged"]
+    refused = call(road, "red", chat("Hello", model="local/exchanged"))
+    assert refused.status == 503
+    assert json.loads(refused.body)["error"]["code"] == "no_healthy_deployment"
 
 
 def test_machine_time_is_charged_to_the_picodollar(road: Road) -> None:
