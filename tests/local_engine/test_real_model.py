@@ -112,13 +112,13 @@ def test_the_whole_vocabulary_agrees_at_every_position_of_a_long_prompt(
 
 def test_chunks_and_batches_do_not_show(runner: ModelRunner) -> None:
     prompts = [runner.tokenizer.encode(prompt) for prompt in PROMPTS[:16]]
-    together = greedy(runner, prompts, 8, tables=tables(16, 3))
-    for prompt, tokens in zip(prompts[:4], together[:4], strict=True):
-        assert greedy(runner, [prompt], 8, tables=tables(1, 3)) == [tokens]
+    together = greedy(runner, prompts, 5, tables=tables(16, 3))
+    for prompt, tokens in zip(prompts[:2], together[:2], strict=True):
+        assert greedy(runner, [prompt], 5, tables=tables(1, 3)) == [tokens]
     tokens = [token for prompt in prompts for token in prompt][:150]
     (table,) = tables(1, 5)
     whole = prefill(runner, tokens, table=table)
-    for sizes in ((31,), (33,), (149, 1)):
+    for sizes in ((33,), (149, 1)):
         cut = prefill(runner, tokens, table=table, sizes=sizes)
         torch.testing.assert_close(cut, whole, atol=1e-5, rtol=0)
 
