@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_Forget = Callable[[socket.socket], object]
+
 _HEADER = struct.Struct("<I")
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 _READ_BYTES = 256 * 1024
@@ -137,6 +139,7 @@ class Channel:
             _OUTGOING_FRAMES_MAX
         )
         self._is_closed = False
+        self._waits: dict[asyncio.Future[None], _Forget] = {}
 
     @property
     def is_closed(self) -> bool:
@@ -214,6 +217,12 @@ class Channel:
         if self._is_closed:
             return
         self._is_closed = True
+        # The loop must forget the descriptor before its number can be another socket's, and whoever
+        # waits for the socket must see its end.
+        for ready, forget in self._waits.items():
+            forget(self._sock)
+            _wake(ready)
+        self._waits.clear()
         self._sock.close()
         for fd in self._fds:
             _close_fd(fd)
@@ -239,16 +248,15 @@ class Channel:
             raise
 
     async def _write_frames(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             frame, fds = await self._outgoing.get()
             data = memoryview(frame)
             try:
                 if fds:
                     data = data[await self._send_with_fds(data, fds) :]
-                await loop.sock_sendall(self._sock, data)
+                await self._send_all(data)
             except OSError:
-                self.close()  # the reader sees the same and ends `run`
+                self.close()  # the reader wakes and ends `run`
                 return
             finally:
                 for fd in fds:
@@ -259,7 +267,14 @@ class Channel:
             try:
                 return socket.send_fds(self._sock, [data], list(fds))
             except BlockingIOError:
-                await _writable(self._sock)
+                await self._writable()
+
+    async def _send_all(self, data: memoryview) -> None:
+        while data:
+            try:
+                data = data[self._sock.send(data) :]
+            except BlockingIOError:
+                await self._writable()
 
     async def _read_frame(self) -> _Frame | None:
         while True:
@@ -281,12 +296,32 @@ class Channel:
                 received = socket.recv_fds(self._sock, _READ_BYTES, _FDS_PER_READ_MAX)
                 break
             except BlockingIOError:
-                await _readable(self._sock)
+                await self._readable()
             except OSError:
                 return False
         self._fds.extend(received[1])
         self._buffer += received[0]
         return bool(received[0])
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._sock, _wake, ready)
+        await self._until(ready, loop.remove_reader)
+
+    async def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(self._sock, _wake, ready)
+        await self._until(ready, loop.remove_writer)
+
+    async def _until(self, ready: asyncio.Future[None], forget: _Forget) -> None:
+        self._waits[ready] = forget
+        try:
+            await ready
+        finally:
+            if self._waits.pop(ready, None) is not None:
+                forget(self._sock)
 
     def _take_fds(self, count: int) -> list[int]:
         if count > len(self._fds):
@@ -351,26 +386,6 @@ def _close_fd(fd: int) -> None:
 
 def _decode(payload: msgspec.Raw) -> object:
     return msgspec.msgpack.decode(payload, type=object)
-
-
-async def _readable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(sock, _wake, ready)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(sock)
-
-
-async def _writable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(sock, _wake, ready)
-    try:
-        await ready
-    finally:
-        loop.remove_writer(sock)
 
 
 def _wake(ready: asyncio.Future[None]) -> None:
