@@ -6,12 +6,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import anyio
+
 from gateway.admission.admit import Admission
 from gateway.auth.directory import KeyDirectory
 from gateway.channel import Channel
 from gateway.clock import Clock
 from gateway.relay.attempts import Relay
 from gateway.telemetry.metrics import Metrics
+
+CUT_S = 1.0
+"""How long requests that were cut may take to say so."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +37,7 @@ class Service:
         spool_fault: Why the spool takes no record, empty when it does.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
+        relays: Scopes of the requests that are being relayed now.
         started_s: Whole seconds since the epoch at which the worker started.
     """
 
@@ -49,6 +55,7 @@ class Service:
     started_s: int
     is_draining: bool = False
     in_flight: int = 0
+    relays: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def enter(self) -> None:
@@ -66,6 +73,13 @@ class Service:
         """Return once no request is in flight."""
         if self.in_flight:
             await self._idle.wait()
+
+    async def cut(self) -> None:
+        """End what is still being relayed: attempts are settled, clients are told why."""
+        for scope in list(self.relays):
+            scope.cancel()
+        with anyio.move_on_after(CUT_S):
+            await self.wait_idle()
 
     def engine_states(self) -> Mapping[str, str]:
         """`ready`, or why not, per local deployment."""

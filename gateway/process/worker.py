@@ -138,6 +138,7 @@ class Worker:
             parts.service.is_draining = True
             with anyio.move_on_after(deadline_s):
                 await parts.service.wait_idle()
+            await parts.service.cut()
         self._ended.set()
 
 

@@ -263,9 +263,7 @@ class _Attempt:
             self._note_failure(error, frames, facts, outcome)
             raise
         except anyio.get_cancelled_exc_class():
-            outcome.status = AttemptStatus.CLIENT_LEFT
-            outcome.http_status = 499
-            outcome.error_code = "client_left"
+            self._note_cut(frames, outcome)
             raise
         except GatewayError as error:
             outcome.http_status = relay.status_of(error)
@@ -324,6 +322,17 @@ class _Attempt:
             created=self.relay.clock.wall_us() // 1_000_000,
             model=facts.upstream_model or self.candidate.deployment.partition("/")[2],
         )
+
+    def _note_cut(self, frames: StreamFrames, outcome: Outcome) -> None:
+        """Who ended the attempt: the client, or this process that had to shut down."""
+        if self.client.has_left:
+            outcome.status = AttemptStatus.CLIENT_LEFT
+            outcome.http_status, outcome.error_code = 499, "client_left"
+            return
+        if frames.content_events or frames.usage:
+            outcome.status = AttemptStatus.INTERRUPTED
+        outcome.http_status = 200 if self.client.is_started else 503
+        outcome.error_code = "draining"
 
     def _note_failure(
         self, error: ProviderError, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome

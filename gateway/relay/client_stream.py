@@ -25,6 +25,7 @@ class ClientStream:
         is_started: Whether headers are out; from then on failures are events, not statuses.
         is_finished: Whether the answer is whole, or given up.
         has_content: Whether a content event was sent; from then on there is no fallback.
+        has_left: Whether the client went away before the end.
         attempt: Deployment and number of the attempt in flight, for headers that go out early.
         last_sent_s: Monotonic instant of the last bytes, for heartbeats.
     """
@@ -41,6 +42,7 @@ class ClientStream:
         self.is_started = False
         self.is_finished = False
         self.has_content = False
+        self.has_left = False
         self.attempt: tuple[str, int] = ("", 0)
         self.last_sent_s = monotonic_s()
 

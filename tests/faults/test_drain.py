@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -9,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.roads import CHEAP, deployments, running_road
+from tests.e2e.roads import CHEAP, deployments, events_of, running_road
 from tests.faults.raw_client import RawClient
 from tests.faults.traffic import ask
-from tests.support.ledger_rows import billed_pico_usd, ledger_rows, open_intents
+from tests.support.ledger_rows import billed_pico_usd, ledger_rows, open_intents, wait_for_rows
 from tests.support.scripted_upstream import Chat
 
 pytestmark = pytest.mark.slow
@@ -21,6 +22,8 @@ QUICK = 100
 SCRIPTS = {
     "quick": [Chat(text="Yes.", prompt_tokens=9)],
     "slow": [Chat(text="word " * 30, prompt_tokens=21, frame_delay_s=0.1)],
+    "endless": [Chat(text="word " * 3000, prompt_tokens=21, frame_delay_s=0.1)],
+    "silent": [Chat(think_s=3600)],
 }
 CONFIG = {
     "providers": {"up": {"kind": "openai_compatible"}},
@@ -95,3 +98,32 @@ def test_two_sigterms_end_it_at_once_and_the_attempt_is_kept(tmp_path: Path) -> 
         assert gateway.stop() == 0
         [row] = ledger_rows(gateway.database)
     assert (row.status, row.cost_pico_usd) == ("unknown_billing", 0)
+
+
+def test_what_outlives_a_drain_is_told_so_and_settled(tmp_path: Path) -> None:
+    """Here an orphaned worker's drain, which is the shorter one."""
+    with running_road(tmp_path, scripts=SCRIPTS, config=CONFIG) as road:
+        gateway = road.gateway
+        endless = {**chat("endless", is_stream=True), "max_tokens": 3000}
+        silent = {**chat("silent", is_stream=False), "max_tokens": 3000}
+        with (
+            RawClient(gateway, "red", endless) as stream,
+            RawClient(gateway, "red", silent) as whole,
+        ):
+            stream.read_until(b"word")
+            gateway.kill_supervisor()
+            assert stream.read_to_end()
+            assert json.loads(events_of(stream.text.encode())[-1])["error"]["code"] == "draining"
+            assert "[DONE]" not in stream.text
+            whole.read_until(b'"draining"')
+            assert whole.status == 503
+        gateway.start()
+        rows = {row.model: row for row in wait_for_rows(gateway.database, 2)}
+        assert road.upstream.calls_in_play() == 0
+        assert gateway.stop() == 0
+        gateway.run("ledger", "verify")
+    assert rows["endless"].status == "interrupted"
+    assert rows["silent"].status == "unknown_billing"
+    for row in rows.values():
+        assert (row.error_code, row.cost_pico_usd, row.quality) == ("draining", 0, "unknown")
+        assert row.exposure_pico_usd
