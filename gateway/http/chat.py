@@ -117,31 +117,30 @@ class ChatCall:
         failure: errors.GatewayError | None = None
         async with anyio.create_task_group() as tasks:
             scope = tasks.cancel_scope
-            self.service.relays.add(scope)
-            tasks.start_soon(self._watch_client, client, scope)
+            self.service.relays[client] = scope
+            tasks.start_soon(self._watch_client, scope)
             try:
                 await self.service.relay.run(job, client)
             except errors.GatewayError as error:
                 failure = error  # raised outside, so that the task group does not wrap it
             finally:
-                self.service.relays.discard(scope)
+                del self.service.relays[client]
             scope.cancel()
         if failure is not None:
             raise failure
-        if client.has_left:
-            raise ClientGone
-        if not client.is_finished:
+        if client.is_cut and not client.is_finished:
             raise errors.Draining(
                 "this process is shutting down and had to end the answer; try again",
                 retry_after_s=RETRY_WHEN_DRAINING_S,
             )
+        if not client.is_finished:
+            raise ClientGone
 
-    async def _watch_client(self, client: ClientStream, scope: anyio.CancelScope) -> None:
+    async def _watch_client(self, scope: anyio.CancelScope) -> None:
         """Cancel the attempt, and with it the upstream, when the client leaves."""
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                client.has_left = not client.is_finished
                 scope.cancel()
                 return
 

@@ -13,6 +13,7 @@ from gateway.auth.directory import KeyDirectory
 from gateway.channel import Channel
 from gateway.clock import Clock
 from gateway.relay.attempts import Relay
+from gateway.relay.client_stream import ClientStream
 from gateway.telemetry.metrics import Metrics
 
 CUT_S = 1.0
@@ -37,7 +38,7 @@ class Service:
         spool_fault: Why the spool takes no record, empty when it does.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
-        relays: Scopes of the requests that are being relayed now.
+        relays: Answers that are being relayed now, with the scope that ends each.
         started_s: Whole seconds since the epoch at which the worker started.
     """
 
@@ -55,7 +56,9 @@ class Service:
     started_s: int
     is_draining: bool = False
     in_flight: int = 0
-    relays: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
+    relays: dict[ClientStream, anyio.CancelScope] = field(
+        default_factory=dict[ClientStream, anyio.CancelScope]
+    )
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def enter(self) -> None:
@@ -76,7 +79,8 @@ class Service:
 
     async def cut(self) -> None:
         """End what is still being relayed: attempts are settled, clients are told why."""
-        for scope in list(self.relays):
+        for client, scope in self.relays.items():
+            client.is_cut = True
             scope.cancel()
         with anyio.move_on_after(CUT_S):
             await self.wait_idle()

@@ -325,7 +325,7 @@ class _Attempt:
 
     def _note_cut(self, frames: StreamFrames, outcome: Outcome) -> None:
         """Who ended the attempt: the client, or this process that had to shut down."""
-        if self.client.has_left:
+        if not self.client.is_cut:
             outcome.status = AttemptStatus.CLIENT_LEFT
             outcome.http_status, outcome.error_code = 499, "client_left"
             return

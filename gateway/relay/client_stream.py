@@ -25,7 +25,8 @@ class ClientStream:
         is_started: Whether headers are out; from then on failures are events, not statuses.
         is_finished: Whether the answer is whole, or given up.
         has_content: Whether a content event was sent; from then on there is no fallback.
-        has_left: Whether the client went away before the end.
+        is_cut: Whether this process had to end the answer; an answer that was cancelled without it
+            has lost its client.
         attempt: Deployment and number of the attempt in flight, for headers that go out early.
         last_sent_s: Monotonic instant of the last bytes, for heartbeats.
     """
@@ -42,7 +43,7 @@ class ClientStream:
         self.is_started = False
         self.is_finished = False
         self.has_content = False
-        self.has_left = False
+        self.is_cut = False
         self.attempt: tuple[str, int] = ("", 0)
         self.last_sent_s = monotonic_s()
 

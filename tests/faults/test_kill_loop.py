@@ -40,7 +40,7 @@ MODELS = {
 }
 KILLS = {"tree": 1, "start": 2, "worker": 1, "ledger": 1, "supervisor": 1}
 """Kinds of rounds, and how many kills each holds."""
-ROUNDS = "tree worker ledger start worker ledger worker supervisor ledger".split()
+ROUNDS = ("tree", "start", "supervisor", *("worker", "ledger") * 3)
 PAUSE_S_MAX = 0.6
 
 
