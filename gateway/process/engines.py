@@ -184,6 +184,8 @@ class EngineSupervisor:
         spec = running.spec
         try:
             await process.control.add_link(ours)
+            # At once: while we held the engine's end, a worker would wait for a dead engine.
+            ours.close()
             await channel.call(
                 "add_engine",
                 EngineLink(provider=spec.provider, model_id=spec.model_id),

@@ -37,6 +37,7 @@ from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
 from gateway.telemetry.logs import set_up_logging
+from local_engine.api import EngineError
 from providers.contract import Provider
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,11 @@ class Worker:
     async def _add_engine(self, link: EngineLink, fds: Sequence[int]) -> None:
         if len(fds) != 1:
             raise RemoteError("invalid_params", "an engine link comes with one socket")
-        await self._configured_parts().links.add(link, socket.socket(fileno=fds[0]))
+        sock = socket.socket(fileno=fds[0])
+        try:
+            await self._configured_parts().links.add(link, sock)
+        except EngineError as error:
+            raise RemoteError("engine_gone", str(error)) from error
 
     async def _engine_fault(self, fault: EngineFault, _fds: Sequence[int]) -> None:
         self._configured_parts().links.note_fault(fault)
