@@ -1,16 +1,17 @@
-"""uvicorn's HTTP/1.1 protocol with bounds on what comes before a body.
+"""uvicorn's HTTP/1.1 protocol with bounds on everything that is not a body.
 
-httptools collects request lines and headers without a limit of its own, in size or in time; a
-client without a key could fill the memory with one header, or hold sockets by sending none.
+httptools collects request lines, headers and trailers without a limit of its own, in size or in
+time, and uvicorn queues pipelined requests without one; a client without a key could fill the
+memory with any of them, or hold sockets by sending nothing, or half a body, for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import HeadersTooLarge
 from gateway.http.errors import openai_body, row_of
@@ -21,15 +22,28 @@ HEAD_BYTES_MAX: Final = 64 * 1024
 HEAD_S_MAX: Final = 30.0
 """Longest time from a connection, or from a request's first byte, to the end of its headers."""
 
+PIPELINED_MAX: Final = 64
+"""Most requests of a connection that wait behind the one being answered."""
+
+REST_S_MAX: Final = 10.0
+"""Longest time that a client may go on sending a body after its answer. Not zero: closing on a
+client that still sends can take away the answer that it has not read yet."""
+
+
+class _PipelineTooLong(Exception):
+    """Ends the parsing of a read; uvicorn answers with a 400 and closes."""
+
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection, whose heads are bounded in size and time."""
+    """One connection: heads bounded in size and time, trailers dropped, few requests in advance."""
 
     head_s_max = HEAD_S_MAX
-    _head_bytes = 0
+    rest_s_max = REST_S_MAX
+    _bare_bytes = 0  # since the last byte of a body, or since a head began
     _is_in_head = True
-    _has_begun = False
+    _has_moved = False  # whether this read held a part of a body or the start of a head
     _head_timer: asyncio.TimerHandle | None = None
+    _rest_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Expect a first request soon."""
@@ -37,20 +51,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Forget the timers."""
         self._end_head()
+        self._end_rest()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Pass what came to the parser, unless the head is too long already."""
-        self._has_begun = False
+        """Pass what came to the parser, unless there is too much of it that is no body."""
+        self._has_moved = False
         super().data_received(data)
         # Of a read in which a head begins nobody knows which part is head; it is bounded itself.
-        if self._is_in_head and not self._has_begun:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-                self.transport.write(_refusal())
-                self.transport.close()
+        if not self._has_moved:
+            self._bare_bytes += len(data)
+            if self._bare_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+                self._refuse()
 
     def on_message_begin(self) -> None:
         """A request's first byte."""
@@ -58,19 +72,45 @@ class BoundedProtocol(HttpToolsProtocol):
         self._expect_head()
         self._await_head()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; trailers are none, and come after the headers have been acted upon."""
+        if self._is_in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise _PipelineTooLong
         self._is_in_head = False
         self._end_head()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """A part of a body."""
+        self._has_moved, self._bare_bytes = True, 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """What comes next is a head again."""
         self._expect_head()
+        self._end_rest()
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        """The answer is out; what is left of the request's body serves nobody."""
+        super().on_response_complete()
+        if not self._is_in_head and not self.pipeline and self._rest_timer is None:
+            self._rest_timer = self.loop.call_later(self.rest_s_max, self.transport.close)
+
     def _expect_head(self) -> None:
-        self._is_in_head, self._has_begun, self._head_bytes = True, True, 0
+        self._is_in_head, self._has_moved, self._bare_bytes = True, True, 0
+
+    def _refuse(self) -> None:
+        # In the middle of another answer nothing can be said.
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before a first request
+        if cycle is None or cycle.response_complete:
+            self.transport.write(_refusal())
+        self.transport.close()
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -81,6 +121,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _end_rest(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
 
 
 def _refusal() -> bytes:

@@ -12,7 +12,7 @@ from gateway.errors import BodyTooLarge, BodyTooSlow, InvalidRequest
 from gateway.http import errors as http_errors
 from gateway.http.asgi import Application
 from gateway.http.messages import read_body
-from gateway.http.protocol import HEAD_BYTES_MAX, BoundedProtocol
+from gateway.http.protocol import HEAD_BYTES_MAX, PIPELINED_MAX, BoundedProtocol
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import (
     body,
@@ -101,6 +101,48 @@ async def test_an_endless_head_is_refused(tmp_path, piece):
         assert (await gateway.post(body())).status_code == 200
 
 
+CHUNKED = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+ENDLESS = {
+    "many trailers": (CHUNKED + "0\r\n", "x-a: b\r\n" * 1000),
+    "one endless trailer": (CHUNKED + "0\r\nx-a: ", "b" * 8000),
+    "an endless chunk extension": (CHUNKED + "5;x=", "b" * 8000),
+    "endless requests in advance": ("", "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n" * 200),
+}
+
+
+@pytest.mark.parametrize(("start", "piece"), ENDLESS.values(), ids=ENDLESS.keys())
+async def test_a_client_without_a_key_cannot_send_without_end(tmp_path, start, piece):
+    async with serving(tmp_path) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(start.encode())
+        with pytest.raises(ConnectionError):
+            for _ in range(20 * HEAD_BYTES_MAX // len(piece)):
+                writer.write(piece.encode())
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
+        with pytest.raises(ConnectionError):
+            await writer.wait_closed()
+        del reader
+        assert (await gateway.post(body())).status_code == 200
+
+
+async def test_requests_sent_in_advance_within_the_bound_are_all_answered(tmp_path):
+    async with serving(tmp_path) as gateway:
+        one = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+        last = one.replace(b"host", b"connection: close\r\nhost")
+        assert (await gateway.raw(one * (PIPELINED_MAX - 1) + last)).count(b"HTTP/1.1 200 ") == 64
+
+
+async def test_trailers_are_no_headers(tmp_path):
+    async with serving(tmp_path) as gateway:
+        content = json.dumps(body()).encode()
+        trailers = b"authorization: Bearer other\r\nx-fareway-tags: nothing\r\n"
+        chunks = b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(content), content, trailers)
+        got = await gateway.raw(request_bytes(chunks, headers=["transfer-encoding: chunked"]))
+        assert got.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_an_endless_head_is_told_why(tmp_path):
     async with serving(tmp_path) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
@@ -124,6 +166,7 @@ async def test_large_heads_within_the_bound_and_bodies_of_any_size_pass(tmp_path
 
 class Impatient(BoundedProtocol):
     head_s_max = 0.1
+    rest_s_max = 0.1
 
 
 async def test_a_head_that_does_not_come_closes_the_connection(tmp_path):
@@ -138,6 +181,17 @@ async def test_a_head_that_does_not_come_closes_the_connection(tmp_path):
         gateway.service.relay.providers["a"] = slow
         got = await gateway.post(body(stream=True))
         assert assemble(got.content).texts == {0: "late"}, "an answer has all the time it needs"
+
+
+async def test_a_body_that_nobody_waits_for_does_not_hold_the_connection(tmp_path):
+    async with serving(tmp_path, http=Impatient) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n")
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"z")  # uvicorn's own timer of idle connections ends with this
+        with anyio.fail_after(3):
+            assert await _rest(reader) == b""
+        writer.close()
 
 
 async def _rest(reader) -> bytes:
