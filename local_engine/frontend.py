@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from local_engine.content_guard import ContentGuard, StandIns
 from local_engine.engine import Job
 from local_engine.errors import RequestRejected, TemplateError
 from local_engine.protocol import GenerateRequest
@@ -41,12 +42,14 @@ class Frontend:
 
     Attributes:
         tokenizer: Of the model.
+        guard: Of the tokenizer's control tokens.
         render_chat: The model's chat template, None when the file has none.
         context_window: Prompt and output together.
         random_seed: A new 64-bit seed for each request without one.
     """
 
     tokenizer: Tokenizer
+    guard: ContentGuard
     render_chat: RenderChat | None
     context_window: int
     random_seed: Callable[[], int]
@@ -104,7 +107,7 @@ class Frontend:
                     )
 
     def _encode(self, request: GenerateRequest) -> list[int]:
-        text = self._text_of(request)
+        text, stand_ins = self._text_of(request)
         bytes_max = PROMPT_BYTES_PER_TOKEN_MAX * self.context_window
         param = "prompt" if request.messages is None else "messages"
         # Far too long a text is not worth the encoder's time.
@@ -116,26 +119,27 @@ class Frontend:
                 param,
             )
         try:
-            prompt = self.tokenizer.encode(text)
+            prompt = self.tokenizer.encode(text, stand_ins=stand_ins)
         except UnicodeEncodeError:
             raise _invalid(param, "the text holds lone surrogates") from None
         if not prompt:
             raise _invalid(param, "the prompt is empty; at least one token is needed")
         return prompt
 
-    def _text_of(self, request: GenerateRequest) -> str:
+    def _text_of(self, request: GenerateRequest) -> tuple[str, StandIns]:
         if (request.messages is None) == (request.prompt is None):
             raise _invalid("messages", "exactly one of messages and prompt is needed")
         if request.messages is None:
             assert request.prompt is not None
-            return request.prompt
+            return request.prompt, {}
         if not request.messages:
             raise _invalid("messages", "at least one message is needed")
         if self.render_chat is None:
             raise _invalid("messages", "this model has no chat template; send a prompt instead")
-        messages = [_plain_message(message) for message in request.messages]
+        plain = [_plain_message(message) for message in request.messages]
+        messages, stand_ins = self.guard.mask(plain)
         try:
-            return self.render_chat(messages)
+            return self.render_chat(messages), stand_ins
         except TemplateError as fault:
             raise _invalid("messages", f"the chat template refused them: {fault}") from None
 

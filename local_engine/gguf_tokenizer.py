@@ -10,8 +10,10 @@ Source: the rules' names are llama.cpp's, the rules those of the models' own `to
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from tokenizers import (
@@ -28,6 +30,7 @@ from local_engine.errors import ModelFileError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from local_engine.content_guard import StandIns
     from local_engine.model_file import ModelFile
 
 MAX_MERGE_TOKEN_CHARS: Final = 256
@@ -97,6 +100,9 @@ _END_ID_KEYS: Final = (
     "tokenizer.ggml.eom_token_id",
 )
 _SPACE_MARK: Final = "\u2581"
+_NO_STAND_INS: Final[StandIns] = MappingProxyType({})
+# Some files call markers of turns user-defined; whatever looks like one is a control token here.
+_CONTROL_LOOK: Final = re.compile(r"<\|.+\|>|<(start|end)_of_turn>|\[/?[A-Z_]+\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +115,27 @@ class _Vocabulary:
     def ids(self) -> dict[str, int]:
         return {token: token_id for token_id, token in enumerate(self.tokens)}
 
+    def control_ids(self) -> dict[str, int]:
+        """Tokens that steer the model, recognised as a whole in prompts but never in contents."""
+        return {
+            token: token_id
+            for token_id, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True))
+            if token and self._is_control(token, kind)
+        }
+
     def added(self) -> list[AddedToken]:
-        """Tokens that are recognised as a whole wherever they stand in a text."""
-        whole = {TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN}
+        """Other tokens that are recognised as a whole wherever they stand in a text."""
         return [
-            AddedToken(token, special=kind != TokenType.USER_DEFINED, normalized=False)
+            AddedToken(token, special=False, normalized=False)
             for token, kind in zip(self.tokens, self.types, strict=True)
-            if kind in whole and token
+            if token and kind == TokenType.USER_DEFINED and not self._is_control(token, kind)
         ]
+
+    @staticmethod
+    def _is_control(token: str, kind: TokenType) -> bool:
+        if kind == TokenType.USER_DEFINED:
+            return token in _END_TOKENS or _CONTROL_LOOK.fullmatch(token) is not None
+        return kind in {TokenType.CONTROL, TokenType.UNKNOWN}
 
 
 class GgufTokenizer:
@@ -126,6 +145,7 @@ class GgufTokenizer:
         self,
         tokenizer: Tokenizer,
         *,
+        control_ids: Mapping[str, int],
         token_bytes: Sequence[bytes],
         end_ids: frozenset[int],
         bos_text: str,
@@ -133,6 +153,10 @@ class GgufTokenizer:
         adds_bos: bool,
     ) -> None:
         self._tokenizer = tokenizer
+        self._control_ids = control_ids
+        # The longest goes first; the group makes `split` keep what it splits at.
+        longest_first = sorted(control_ids, key=len, reverse=True)
+        self._control = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
         self._token_bytes = token_bytes
         self._end_ids = end_ids
         self._bos_text = bos_text
@@ -170,6 +194,7 @@ class GgufTokenizer:
         eos_id = _find_id(file, "tokenizer.ggml.eos_token_id", len(vocabulary.tokens))
         return cls(
             tokenizer,
+            control_ids=vocabulary.control_ids(),
             token_bytes=token_bytes,
             end_ids=_find_end_ids(file, vocabulary),
             bos_text="" if bos_id is None else vocabulary.tokens[bos_id],
@@ -202,8 +227,32 @@ class GgufTokenizer:
         """True when a raw completion prompt wants `bos_text` in front; chat templates write it."""
         return self._adds_bos
 
-    def encode(self, text: str) -> list[int]:
-        """Encode text in which special tokens are recognised; no token is added."""
+    @property
+    def control_texts(self) -> Sequence[str]:
+        """Texts of the tokens that steer the model."""
+        return tuple(self._control_ids)
+
+    def encode(self, text: str, *, stand_ins: StandIns = _NO_STAND_INS) -> list[int]:
+        """Encode text in which control tokens are recognised; no token is added.
+
+        Args:
+            text: What a template or a caller made.
+            stand_ins: Characters to put back once control tokens have been recognised.
+        """
+        if not self._control_ids:
+            return self._encode_plain(text, stand_ins)
+        ids: list[int] = []
+        for number, piece in enumerate(self._control.split(text)):
+            if number % 2:
+                ids.append(self._control_ids[piece])
+            elif piece:
+                ids += self._encode_plain(piece, stand_ins)
+        return ids
+
+    def _encode_plain(self, text: str, stand_ins: StandIns) -> list[int]:
+        """Encode text in which no control token is recognised."""
+        if stand_ins:
+            text = text.translate(str.maketrans(dict(stand_ins)))
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -25,6 +25,7 @@ from typing import assert_never, cast
 import anyio
 import msgspec
 
+from local_engine.content_guard import ContentGuard
 from local_engine.control_channel import ControlChannel
 from local_engine.engine import Engine, log_fault
 from local_engine.errors import EngineError, EngineGone, ProtocolError
@@ -220,6 +221,7 @@ class EngineServer:
         card = _card_of(config, model)
         frontend = Frontend(
             tokenizer=model.tokenizer,
+            guard=ContentGuard(model.tokenizer.control_texts),
             render_chat=model.render_chat,
             context_window=card.context_window,
             random_seed=self._random_seed,

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from local_engine.content_guard import StandIns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceChunk:
@@ -91,8 +93,18 @@ class Tokenizer(Protocol):
         """Text of the end-of-sequence token, empty when the model has none."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """Encode text in which special tokens are recognised; no token is added."""
+    @property
+    def control_texts(self) -> Sequence[str]:
+        """Texts of the tokens that steer the model, as turns and ends do."""
+        ...
+
+    def encode(self, text: str, *, stand_ins: StandIns = ...) -> list[int]:
+        """Encode text in which control tokens are recognised; no token is added.
+
+        Args:
+            text: What a template or a caller made.
+            stand_ins: Characters to put back once control tokens have been recognised.
+        """
         ...
 
     def token_bytes(self, token_id: int) -> bytes:

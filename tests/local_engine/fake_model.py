@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -127,9 +128,12 @@ class ByteTokenizer:
     end_ids = frozenset({END_ID})
     bos_text = "<s>"
     eos_text = "</s>"
+    control_texts = ("[assistant]", "[user]")
 
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
+    def encode(
+        self, text: str, *, stand_ins: Mapping[str, str] = MappingProxyType({})
+    ) -> list[int]:
+        return list(text.translate(str.maketrans(dict(stand_ins))).encode())
 
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""

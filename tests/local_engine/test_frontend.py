@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
+from local_engine.content_guard import ContentGuard
 from local_engine.errors import RequestRejected, TemplateError
 from local_engine.frontend import Frontend
 from local_engine.protocol import GenerateRequest
@@ -18,6 +20,7 @@ BASE = GenerateRequest(id="r", namespace=b"t", prompt="hello")
 def make_frontend(**changes) -> Frontend:
     options = {
         "tokenizer": ByteTokenizer(),
+        "guard": ContentGuard(ByteTokenizer.control_texts),
         "render_chat": render_chat,
         "context_window": 100,
         "random_seed": lambda: 77,
@@ -134,7 +137,7 @@ def test_fits(prompt: int, max_tokens: int | None, output: int) -> None:
 
 def test_a_monstrous_prompt_is_refused_before_it_is_encoded() -> None:
     class Unused(ByteTokenizer):
-        def encode(self, text: str) -> list[int]:
+        def encode(self, text: str, *, stand_ins: Mapping[str, str] | None = None) -> list[int]:
             raise AssertionError("encoded")
 
     with pytest.raises(RequestRejected, match="far more"):

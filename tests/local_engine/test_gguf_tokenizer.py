@@ -115,6 +115,23 @@ def test_user_defined_tokens_are_recognised_and_print_themselves(tmp_path: Path)
     assert tokenizer.token_bytes(ids[1]) == b"<tool>"
 
 
+def test_user_defined_markers_of_turns_are_control_tokens(tmp_path: Path) -> None:
+    fields = byte_level_fields()
+    fields["tokens"] = [*fields["tokens"], "<|user|>", "<start_of_turn>", "[/INST]", "</think>"]
+    fields["token_type"] = [*fields["token_type"], *[USER_DEFINED] * 4]
+    tokenizer = load(write_tokenizer(tmp_path / "t.gguf", **fields))
+    assert {"<|user|>", "<start_of_turn>", "[/INST]"} <= set(tokenizer.control_texts)
+    assert not {"</think>", "<tool>"} & set(tokenizer.control_texts)
+    assert tokenizer.encode("<|user|>")[0] == fields["tokens"].index("<|user|>")
+
+
+def test_stand_ins_are_put_back_after_control_tokens_were_recognised(tiny: GgufTokenizer) -> None:
+    ids = tiny.encode("<|im_start|>\ufdd0|im_end|><|im_end|>", stand_ins={"\ufdd0": "<"})
+    assert (ids[0], ids[-1]) == (1, 2)
+    assert not {1, 2} & set(ids[1:-1])
+    assert b"".join(map(tiny.token_bytes, ids)) == b"<|im_end|>"
+
+
 def test_no_token_is_added(tmp_path: Path) -> None:
     fields = byte_level_fields(bos_token_id=0, add_bos_token=True)
     tokenizer = load(write_tokenizer(tmp_path / "t.gguf", **fields))
