@@ -310,9 +310,13 @@ def encode_frame(message: msgspec.Struct) -> bytes:
     """One message as a frame.
 
     Raises:
-        ProtocolError: the message is larger than a frame may be.
+        ProtocolError: the message is larger than a frame may be, or cannot be put into one.
     """
-    payload = _encoder.encode(message)
+    try:
+        payload = _encoder.encode(message)
+    except (OverflowError, RecursionError) as fault:
+        # A number beyond 64 bits, or nesting without end.
+        raise ProtocolError(f"a message cannot be sent: {type(fault).__name__}") from None
     if len(payload) > FRAME_BYTES_MAX:
         raise ProtocolError(f"a message of {len(payload)} bytes exceeds {FRAME_BYTES_MAX}")
     return _LENGTH.pack(len(payload)) + payload

@@ -149,6 +149,23 @@ def test_a_message_larger_than_a_frame_is_not_sent() -> None:
         encode_frame(Submit(request=GenerateRequest(id="x", namespace=b"t", prompt=text)))
 
 
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+UNSENDABLE = {"a number beyond 64 bits": 10**30, "nesting without end": nested(100_000)}
+
+
+@pytest.mark.parametrize("value", UNSENDABLE.values(), ids=UNSENDABLE.keys())
+def test_a_message_that_no_frame_can_hold_is_not_sent(value: object) -> None:
+    messages = [{"role": "user", "content": "x", "extra": value}]
+    with pytest.raises(ProtocolError, match="cannot be sent"):
+        encode_frame(Submit(request=GenerateRequest(id="x", namespace=b"t", messages=messages)))
+
+
 EVENTS = st.one_of(
     st.builds(
         Accepted,

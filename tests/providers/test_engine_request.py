@@ -46,6 +46,7 @@ HONOURED = {
     "least tokens": ({"min_tokens": 2, "ignore_eos": True}, {"min_tokens": 2, "ignore_eos": True}),
     "biases": ({"logit_bias": {"17": -100}}, {"logit_bias": {17: -100.0}}),
     "null is absent": ({"temperature": None, "stop": None, "seed": None, "tools": None}, {}),
+    "the least token id": ({"logit_bias": {"0": 1}}, {"logit_bias": {0: 1.0}}),
     "labels ask for nothing": ({"user": "u", "metadata": {"a": "b"}, "safety_identifier": "s"}, {}),
     "matters of form ask for nothing": ({"n": 1, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}, "logprobs": False, "store": False, "parallel_tool_calls": True}, {}),
 }  # fmt: skip
@@ -76,6 +77,14 @@ REFUSED = {
     "messages that are null": ({"messages": None}, "messages"),
     "a tool's result": ({"messages": [{"role": "tool", "content": "x"}]}, "messages"),
     "a call in the history": ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}]}, "messages"),
+    "a role that is no text": ({"messages": [{"role": 1, "content": "x"}]}, "messages"),
+    "a content that is no text": ({"messages": [{"role": "user", "content": 10**30}]}, "messages"),
+    "a part of another kind": ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+    "a part without its text": ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
+    "a part that is no object": ({"messages": [{"role": "user", "content": ["x"]}]}, "messages"),
+    "a token id beyond all counts": ({"logit_bias": {str(10**30): 1}}, "logit_bias"),
+    "a token id below zero": ({"logit_bias": {"-1": 1}}, "logit_bias"),
+    "a token id that is no number": ({"logit_bias": {"x": 1}}, "logit_bias"),
     "a message without a role": ({"messages": [{"content": "x"}]}, "messages"),
 }  # fmt: skip
 
@@ -92,6 +101,49 @@ def test_a_developer_is_the_system_of_a_text_model() -> None:
     found = translate(adapted, messages=[{"role": "developer", "content": "be brief"}, *MESSAGES])
     assert found.messages == [{"role": "system", "content": "be brief"}, *MESSAGES]
     assert adapted == ["developer->system"]
+
+
+def test_parts_of_text_are_one_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    found = translate(messages=[{"role": "user", "content": parts}])
+    assert found.messages == [{"role": "user", "content": "ab"}]
+
+
+def test_what_a_model_would_not_see_of_a_message_is_said() -> None:
+    adapted: list[str] = []
+    part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    history = [
+        {"role": "assistant", "content": None, "refusal": "no", "tool_calls": [], "audio": None},
+        {"role": "user", "content": [part], "name": "bob", "weight": 10**30},
+        {"role": "user", "content": "b", "name": "eve"},
+    ]
+    found = translate(adapted, messages=history)
+    assert found.messages == [
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": "b"},
+    ]
+    assert adapted == [
+        "messages.refusal ignored",
+        "messages.name ignored",
+        "messages.weight ignored",
+        "messages.content.cache_control ignored",
+    ]
+
+
+def test_the_list_of_changes_is_bounded() -> None:
+    adapted: list[str] = []
+    members = {f"{'x' * 1000}{number}": 1 for number in range(100)}
+    members |= {f"{number}{'y' * 1000}": 1 for number in range(100)}
+    translate(adapted, messages=[{"role": "user", "content": "a", **members}])
+    assert len(adapted) <= 20
+    assert max(map(len, adapted)) < 100
+    assert adapted[-1] == "and more"
+
+
+def test_a_refusal_names_the_place_once() -> None:
+    with pytest.raises(BadRequest, match=r"^top_k: expected `int` >= -1$"):
+        translate(top_k=-2)
 
 
 def test_the_honoured_fields_are_named() -> None:
