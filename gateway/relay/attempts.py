@@ -263,7 +263,7 @@ class _Attempt:
             self._note_failure(error, frames, facts, outcome)
             raise
         except anyio.get_cancelled_exc_class():
-            self._note_cut(frames, outcome)
+            self._note_cut(outcome)
             raise
         except GatewayError as error:
             outcome.http_status = relay.status_of(error)
@@ -273,6 +273,8 @@ class _Attempt:
             # Whatever ended it, a fault of ours too: what was sent is never booked as not sent.
             if not facts.was_sent and outcome.status is not AttemptStatus.OK:
                 outcome.status = AttemptStatus.NOT_SENT
+            elif outcome.status is AttemptStatus.UNKNOWN_BILLING and frames.has_passed:
+                outcome.status = AttemptStatus.INTERRUPTED
             settlement = self._settle(opened, frames, facts, outcome)
         await self._finish(frames, facts, settlement)
 
@@ -323,14 +325,12 @@ class _Attempt:
             model=facts.upstream_model or self.candidate.deployment.partition("/")[2],
         )
 
-    def _note_cut(self, frames: StreamFrames, outcome: Outcome) -> None:
+    def _note_cut(self, outcome: Outcome) -> None:
         """Who ended the attempt: the client, or this process that had to shut down."""
         if not self.client.is_cut:
             outcome.status = AttemptStatus.CLIENT_LEFT
             outcome.http_status, outcome.error_code = 499, "client_left"
             return
-        if frames.content_events or frames.usage:
-            outcome.status = AttemptStatus.INTERRUPTED
         outcome.http_status = 200 if self.client.is_started else 503
         outcome.error_code = "draining"
 
@@ -343,15 +343,11 @@ class _Attempt:
         outcome.http_status = self.relay.status_of(failure)
         outcome.error_code = error.code or type(error).__name__
         outcome.upstream_request_id = error.upstream_request_id or ""
-        if was_refused(error) and not frames.content_events:
+        if was_refused(error) and not frames.has_passed:
             outcome.status = AttemptStatus.REJECTED
         elif error.code == "empty_answer":
             outcome.status = AttemptStatus.OK
             outcome.is_usage_final = True
-        elif frames.content_events or frames.usage:
-            outcome.status = AttemptStatus.INTERRUPTED
-        else:
-            outcome.status = AttemptStatus.UNKNOWN_BILLING
 
     def _settle(
         self, opened: OpenAttempt, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome

@@ -80,6 +80,11 @@ class StreamFrames:
         return self._encoder
 
     @property
+    def has_passed(self) -> bool:
+        """Whether the upstream began to generate: content or counts came."""
+        return bool(self.content_events) or self.usage is not None
+
+    @property
     def output_tokens_estimate(self) -> int:
         """Generated tokens that passed: one per event, or by the length of a whole answer."""
         if self.whole is not None and self.whole.has_content:

@@ -90,7 +90,7 @@ class Gateway:
     async def client(self, key: str | None = KEY) -> AsyncIterator[httpx.AsyncClient]:
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         async with httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=20, trust_env=False
+            base_url=self.url, headers=headers, timeout=20, trust_env=False, verify=False
         ) as client:
             yield client
 

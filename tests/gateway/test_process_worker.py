@@ -1,0 +1,218 @@
+"""A worker as its supervisor sees it, with both ends of the channel in one process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import httpx
+import pytest
+from anyio.abc import TaskGroup
+
+from gateway.channel import Channel, RemoteError, socket_pair
+from gateway.clock import system_clock
+from gateway.process.messages import Drain, EngineFault, EngineLink, KeysUpdate, WorkerSetup
+from gateway.process.worker import Worker
+from gateway.settings.loader import load
+from tests.gateway.gateway_harness import (
+    KEY,
+    OTHER_KEY,
+    UPSTREAM_KEY,
+    attempts_in,
+    body,
+    config_text,
+    error_of,
+)
+from tests.gateway.stream_reading import assemble
+from tests.support.scripted_upstream import Chat, ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+NOTHING = type(None)
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A worker, and what its supervisor holds."""
+
+    channel: Channel
+    listener: socket.socket
+    setup: WorkerSetup
+    spool_dir: object
+    tasks: TaskGroup
+    ended: anyio.Event
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    async def call(self, name: str, params: object, **fds) -> None:
+        await self.channel.call(name, params, result_type=NOTHING, timeout_s=20, **fds)
+
+    async def configure(self, **changes) -> None:
+        setup = WorkerSetup(**{**{f: getattr(self.setup, f) for f in self.setup.__struct_fields__}, **changes})  # fmt: skip
+        await self.call("configure", setup, fds=[self.listener.fileno()])
+
+    async def post(self, content: dict, key: str = KEY) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
+            headers = {"authorization": f"Bearer {key}"}
+            return await client.post(
+                self.url + "/v1/chat/completions", json=content, headers=headers
+            )
+
+
+@asynccontextmanager
+async def running(tmp_path, *scripts) -> AsyncIterator[Running]:
+    """A worker that has not been configured yet."""
+    environ = {
+        "FAREWAY_STATE_DIR": str(tmp_path / "state"),
+        "APP_KEY": KEY,
+        "OTHER_KEY": OTHER_KEY,
+        "UPSTREAM_KEY": UPSTREAM_KEY,
+    }
+    async with ScriptedUpstream({"m": list(scripts or (Chat(text="from the worker"),))}) as up:
+        path = tmp_path / "fareway.yaml"
+        path.write_text(config_text({"a": up.base_url}))
+        config = load(path, environ=environ)
+        ours, theirs = socket_pair()
+        worker = Worker(control=theirs, environ=environ, clock=system_clock())
+        channel = Channel(ours, {}, name="worker")
+        ended = anyio.Event()
+
+        async def run() -> None:
+            await worker.run()
+            ended.set()
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(channel.run)
+                tasks.start_soon(run)
+                yield Running(
+                    channel=channel,
+                    listener=listener,
+                    setup=WorkerSetup(
+                        index=3, config_path=str(path), config_digest=config.digest, keys=[],
+                        revision=1,
+                    ),
+                    spool_dir=config.spool_dir / "worker-3",
+                    tasks=tasks,
+                    ended=ended,
+                )  # fmt: skip
+                with anyio.fail_after(20):
+                    channel.close()
+                    await ended.wait()
+
+
+async def test_a_configured_worker_answers_and_writes_its_own_spool(tmp_path):
+    async with running(tmp_path) as worker:
+        await worker.configure()
+        got = await worker.post(body())
+        assert got.json()["choices"][0]["message"]["content"] == "from the worker"
+        ((intent, settled),) = attempts_in(worker.spool_dir)
+        assert (intent.team, settled.status) == ("apps", "ok")
+
+
+async def test_nothing_is_answered_before_a_worker_is_configured(tmp_path):
+    async with running(tmp_path) as worker:
+        for name, params in (
+            ("update_keys", KeysUpdate(keys=[], revision=2)),
+            ("engine_fault", EngineFault(provider="l", model_id="m", reason="x")),
+        ):
+            with pytest.raises(RemoteError) as caught:
+                await worker.call(name, params)
+            assert caught.value.code == "invalid_state"
+
+
+REFUSED = {
+    "another configuration than the supervisor's": ({"config_digest": "0" * 64}, "config_changed"),
+    "a configuration that is not there": ({"config_path": "/nothing/here.yaml"}, "internal_error"),
+}
+
+
+@pytest.mark.parametrize(("changes", "code"), REFUSED.values(), ids=REFUSED.keys())
+async def test_a_worker_refuses(tmp_path, changes, code):
+    async with running(tmp_path) as worker:
+        with pytest.raises(RemoteError) as caught:
+            await worker.configure(**changes)
+        assert caught.value.code == code
+
+
+async def test_a_worker_is_configured_once_and_links_come_with_a_socket(tmp_path):
+    async with running(tmp_path) as worker:
+        await worker.configure()
+        with pytest.raises(RemoteError) as caught:
+            await worker.configure()
+        assert caught.value.code == "invalid_state"
+        with pytest.raises(RemoteError) as caught:
+            await worker.call("add_engine", EngineLink(provider="l", model_id="m"))
+        assert caught.value.code == "invalid_params"
+        assert (await worker.post(body())).status_code == 200
+
+
+async def test_draining_refuses_what_is_new_and_finishes_what_runs(tmp_path):
+    slow = Chat(text="one two three four", frame_delay_s=0.1)
+    async with running(tmp_path, slow) as worker:
+        await worker.configure()
+        answers: list[httpx.Response] = []
+
+        async def ask() -> None:
+            answers.append(await worker.post(body(stream=True)))
+
+        worker.tasks.start_soon(ask)
+        await anyio.sleep(0.15)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            kept = {"authorization": f"Bearer {KEY}"}
+            assert (await client.get(worker.url + "/readyz")).status_code == 200
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(worker.call, "drain", Drain(deadline_s=10))
+                await anyio.sleep(0.05)
+                refused = await client.post(
+                    worker.url + "/v1/chat/completions", json=body(), headers=kept
+                )
+                assert refused.status_code == 503
+                assert error_of(refused)["code"] == "draining"
+        with anyio.fail_after(20):
+            await worker.ended.wait()
+        assert assemble(answers[0].content).texts == {0: "one two three four"}
+        ((_, settled),) = attempts_in(worker.spool_dir)
+        assert settled.status == "ok"
+
+
+async def test_what_still_runs_at_the_end_of_the_drain_is_settled_not_lost(tmp_path):
+    stalled = Chat(text="one two three", stall_after=1, stall_s=60)
+    async with running(tmp_path, stalled) as worker:
+        await worker.configure()
+        answers: list[httpx.Response] = []
+
+        async def ask() -> None:
+            answers.append(await worker.post(body(stream=True)))
+
+        worker.tasks.start_soon(ask)
+        await anyio.sleep(0.2)
+        await worker.call("drain", Drain(deadline_s=0.1))
+        with anyio.fail_after(20):
+            await worker.ended.wait()
+        ((_, settled),) = attempts_in(worker.spool_dir)
+        assert (settled.status, settled.error_code) == ("interrupted", "draining")
+        found = assemble(answers[0].content)
+        assert (found.texts, found.is_done) == ({0: "one"}, False)
+        assert [error["code"] for error in found.errors] == ["draining"]
+
+
+async def test_a_worker_whose_supervisor_is_gone_ends(tmp_path):
+    async with running(tmp_path) as worker:
+        await worker.configure()
+        assert (await worker.post(body())).status_code == 200
+        worker.channel.close()
+        with anyio.fail_after(20):
+            await worker.ended.wait()
+
+
+async def test_a_worker_that_was_never_configured_ends_with_its_supervisor(tmp_path):
+    async with running(tmp_path) as worker:
+        worker.channel.close()
+        with anyio.fail_after(20):
+            await worker.ended.wait()
