@@ -196,6 +196,10 @@ class OpenAiCompatibleProvider:
             answer = reader(request, exchange, facts, context)
             try:
                 yield answer
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+                # Whatever looked into a part of the answer and could not read it, here or behind
+                # us: nested too deeply, or no UTF-8 where text was due.
+                raise BadWire(f"The answer of {self.name}/{model_id} cannot be read.") from fault
             finally:
                 self._count_faults(answer.faults)
             if answer.is_over:

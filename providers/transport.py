@@ -155,7 +155,8 @@ class Exchange:
 
     Attributes:
         status: The HTTP status.
-        headers: The headers, names in lower case; of repeated ones the first.
+        headers: The headers, names in lower case; of repeated ones the first. Bytes that are no
+            UTF-8 are replaced, so that every value can be written down.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Exchange:
             self._closed.add_done_callback(self._note_closed)
         self.status = response.status
         self.headers: Mapping[str, str] = {
-            name.lower(): value for name, value in reversed(list(response.headers.items()))
+            name.lower(): _proper(value) for name, value in reversed(list(response.headers.items()))
         }
 
     async def __aenter__(self) -> Self:
@@ -379,6 +380,13 @@ def _forget(closed: asyncio.Future[None]) -> None:
     """Look at how an idle socket ended, or asyncio would report that nobody did."""
     if not closed.cancelled():
         closed.exception()
+
+
+def _proper(value: str) -> str:
+    """A header's text without the surrogates that stand for its undecodable bytes."""
+    if value.isascii():
+        return value
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _origin(text: str) -> URL:

@@ -30,6 +30,10 @@ from providers.contract import (
     UsageReport,
     WholeAnswer,
 )
+from providers.errors import BadWire
+
+HELD_BYTES_MAX = 16 * 1024 * 1024
+"""Most that is held before the first content: frames without any could come without end."""
 
 BYTES_PER_TOKEN = 4
 """A token's usual length in an answer, for one that came whole and without counts."""
@@ -67,6 +71,7 @@ class StreamFrames:
     whole: WholeAnswer | None = None
     texts: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
     _held: list[bytes] = field(default_factory=list[bytes])
+    _held_bytes: int = 0
     _usage_frame: bytes | None = None
     _encoder: AnswerEncoder | None = None
     _has_frames: bool = False
@@ -96,10 +101,19 @@ class StreamFrames:
 
         A finish alone does not release what is held: an answer that ends without any content is
         looked at as a whole by the caller.
+
+        Raises:
+            BadWire: Too much came without any content.
         """
         for event in batch:
             self._take_event(event)
-        return self.release() if self.content_events else b""
+        if self.content_events:
+            return self.release()
+        # Of a batch as a whole, as a read of the socket is bounded.
+        self._held_bytes += sum(len(event.raw) for event in batch if event.raw is not None)
+        if self._held_bytes > HELD_BYTES_MAX:
+            raise BadWire(f"The answer holds no content in its first {HELD_BYTES_MAX} bytes.")
+        return b""
 
     def release(self) -> bytes:
         """Everything held so far, which from now on counts as sent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +28,8 @@ EVENT_PICO_USD_MAX = 10**18
 CODE_CHARS_MAX = 64
 REQUEST_ID_CHARS_MAX = 200
 """Upstreams name their errors and requests; a hostile one shall not fill the ledger with it."""
+
+_IDENTIFIER = re.compile(r"[!-~]+")
 
 
 class Spool(Protocol):
@@ -228,12 +231,20 @@ class Journal:
             cost_pico_usd=None if isinstance(charged, Unpriced) else charged.total_pico_usd,
             provider_cost_pico_usd=provider_cost,
             http_status=outcome.http_status,
-            error_code=outcome.error_code[:CODE_CHARS_MAX],
-            upstream_request_id=outcome.upstream_request_id[:REQUEST_ID_CHARS_MAX],
-            finish_reason=outcome.finish_reason[:CODE_CHARS_MAX],
+            error_code=_identifier(outcome.error_code, CODE_CHARS_MAX),
+            upstream_request_id=_identifier(outcome.upstream_request_id, REQUEST_ID_CHARS_MAX),
+            finish_reason=_identifier(outcome.finish_reason, CODE_CHARS_MAX),
             ttft_us=outcome.ttft_us,
             duration_us=round((self.clock.monotonic_s() - attempt.started_s) * 1_000_000),
         )
+
+
+def _identifier(text: str, chars_max: int) -> str:
+    """What an upstream gave as a name; `unnamed` for any other text, which may be content (G7)."""
+    if not text:
+        return ""
+    cut = text[:chars_max]
+    return cut if _IDENTIFIER.fullmatch(cut) else "unnamed"
 
 
 def _booked_usage(outcome: Outcome) -> tuple[Usage, Quality]:

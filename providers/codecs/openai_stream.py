@@ -57,6 +57,9 @@ class _Chunk(msgspec.Struct, gc=False):
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _SPLITTER = json.JSONDecoder()
 _DONE = b"[DONE]"
+_GLUED_MAX = 64
+"""Most objects that are taken apart; intermediaries glue a few, and each one costs the loop."""
+
 _BETWEEN = re.compile(r"\s*(?:data:\s*)?")
 
 
@@ -343,6 +346,8 @@ def _split_glued(data: bytes) -> list[bytes]:
     parts: list[bytes] = []
     start = len(text) - len(text.lstrip())
     while start < len(text):
+        if len(parts) == _GLUED_MAX:
+            return []
         if text.startswith("[DONE]", start):
             end = start + len(_DONE)
         else:

@@ -32,6 +32,9 @@ from providers.errors import (
 )
 
 MESSAGE_MAX_CHARS = 500
+_TEXT_MAX_CHARS = 8 * 1024
+"""As much of a text is looked at: inside a 200 an error can have the size of an answer."""
+
 _CODE_MAX_CHARS = 64
 
 _NOTHING = msgspec.Raw(b"null")
@@ -222,7 +225,7 @@ def _parse(body: bytes) -> _Fault:
     """Read the shapes in the order: `error` object, `error` text, flat object, plain text."""
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _Fault(message=body[: 4 * MESSAGE_MAX_CHARS].decode("utf-8", "replace"))
     outer_status = _number(envelope.status_code) or _number(envelope.status)
     try:
@@ -269,7 +272,7 @@ def _text(raw: msgspec.Raw) -> str | None:
     if not value.startswith(b'"'):
         return None
     try:
-        return msgspec.json.decode(value, type=str)
+        return msgspec.json.decode(value, type=str)[:_TEXT_MAX_CHARS]
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
