@@ -1,8 +1,6 @@
 """`fareway doctor`: each check finds what is broken, and says how to mend it."""
 
 import json
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -14,12 +12,12 @@ from gateway.cli.doctor import Verdict
 from gateway.cli.main import main
 from gateway.clock import Clock
 from gateway.ledger import migrate
-from gateway.process import admin_socket
 from gateway.process.messages import ServiceStatus
 from tests.gateway.settings_text import load_settings
 
 STORAGE = 'storage: {database: "sqlite:///fareway.db", spool_dir: spool}\n'
 LOCAL = 'providers: {local: {kind: local, models: [{id: m, source: "pypi:p==1"}]}}\n'
+from tests.support.admin_endpoint import admin_endpoint
 
 
 @pytest.fixture
@@ -196,28 +194,11 @@ def test_a_database_that_is_not_built_is_broken(tmp_path):
     assert "PostgreSQL is not built yet" in found.detail
 
 
-@contextmanager
 def gateway_at(folder, answer):
-    """An admin socket that answers as a running gateway does, on a thread of its own."""
-    is_listening, is_over = threading.Event(), threading.Event()
-
     async def status(_params, _fds):
         return answer()
 
-    async def serve():
-        async with admin_socket.listening(folder, {"status": method(type(None), status)}):
-            is_listening.set()
-            while not is_over.is_set():
-                await anyio.sleep(0.01)
-
-    thread = threading.Thread(target=anyio.run, args=(serve,))
-    thread.start()
-    try:
-        assert is_listening.wait(10)
-        yield
-    finally:
-        is_over.set()
-        thread.join(10)
+    return admin_endpoint(folder, {"status": method(type(None), status)})
 
 
 def status_of(engines):

@@ -2,8 +2,6 @@
 
 import io
 import json
-import threading
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,7 +15,6 @@ from gateway.clock import system_clock
 from gateway.dialects.openai_chat import BYTES_PER_TOKEN_HIGH, TEMPLATE_TOKENS_MAX
 from gateway.ledger.service import LedgerService
 from gateway.ledger.views import StoredKey
-from gateway.process import admin_socket
 from gateway.process.messages import ServiceStatus
 
 CONFIG = """
@@ -54,6 +51,7 @@ privacy:
     every: {}
   floor: [every]
 """
+from tests.support.admin_endpoint import admin_endpoint
 
 
 @pytest.fixture
@@ -106,27 +104,6 @@ def keep_keys(folder, *records):
         await service.stop(drain=False)
 
     anyio.run(keep)
-
-
-@contextmanager
-def gateway_at(folder, methods):
-    """An admin socket that answers as a running gateway does, on a thread of its own."""
-    is_listening, is_over = threading.Event(), threading.Event()
-
-    async def serve():
-        async with admin_socket.listening(folder, methods):
-            is_listening.set()
-            while not is_over.is_set():
-                await anyio.sleep(0.01)
-
-    thread = threading.Thread(target=anyio.run, args=(serve,))
-    thread.start()
-    try:
-        assert is_listening.wait(10)
-        yield
-    finally:
-        is_over.set()
-        thread.join(10)
 
 
 def running(engines, keys=()):
@@ -340,12 +317,12 @@ def test_without_a_gateway_every_deployment_counts_as_up(explain, tmp_path):
 
 def test_states_of_engines_are_those_of_the_running_gateway(explain, tmp_path):
     spool = tmp_path / "spool"
-    with gateway_at(spool, running({"local/m": "the file is broken"}, [record("live")])):
+    with admin_endpoint(spool, running({"local/m": "the file is broken"}, [record("live")])):
         found = explain("--key-id", "live", "--model", "alone")
     assert found["decision"]["refusal"]["code"] == "no_healthy_deployment"
     assert "the file is broken" in found["decision"]["refusal"]["message"]
     assert "running gateway" in found["health"]
-    with gateway_at(spool, running({"local/m": "ready"})):
+    with admin_endpoint(spool, running({"local/m": "ready"})):
         assert order(explain("--team", "open", "--model", "alone")) == ["local/m"]
 
 
@@ -353,7 +330,7 @@ def test_a_gateway_that_does_not_answer_is_a_fault(fareway, tmp_path):
     async def refuse(_params, _fds):
         raise RemoteError("busy", "not now")
 
-    with gateway_at(tmp_path / "spool", {"status": method(type(None), refuse)}):
+    with admin_endpoint(tmp_path / "spool", {"status": method(type(None), refuse)}):
         status, _, err = fareway("explain", "--team", "open", "--model", "chat")
     assert status == 1
     assert "not now" in err
