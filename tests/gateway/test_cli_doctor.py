@@ -14,10 +14,10 @@ from gateway.clock import Clock
 from gateway.ledger import migrate
 from gateway.process.messages import ServiceStatus
 from tests.gateway.settings_text import load_settings
+from tests.support.admin_endpoint import admin_endpoint
 
 STORAGE = 'storage: {database: "sqlite:///fareway.db", spool_dir: spool}\n'
 LOCAL = 'providers: {local: {kind: local, models: [{id: m, source: "pypi:p==1"}]}}\n'
-from tests.support.admin_endpoint import admin_endpoint
 
 
 @pytest.fixture

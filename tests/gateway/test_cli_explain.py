@@ -16,6 +16,7 @@ from gateway.dialects.openai_chat import BYTES_PER_TOKEN_HIGH, TEMPLATE_TOKENS_M
 from gateway.ledger.service import LedgerService
 from gateway.ledger.views import StoredKey
 from gateway.process.messages import ServiceStatus
+from tests.support.admin_endpoint import admin_endpoint
 
 CONFIG = """
 server: {region: eu}
@@ -51,7 +52,6 @@ privacy:
     every: {}
   floor: [every]
 """
-from tests.support.admin_endpoint import admin_endpoint
 
 
 @pytest.fixture
