@@ -2,8 +2,9 @@
 
 Controls only narrow. Where a control comes by header and by field, the narrower wins: tags add up,
 the smaller ceiling counts; two different projects or strategies contradict each other and are
-refused. An unknown `fareway_*` key or `x-fareway-*` header is refused with the nearest name, so
-that a misspelt `x-fareway-tag` cannot send private data anywhere.
+refused. An unknown `fareway_*` key or `x-fareway-*` header is refused with the nearest name, and so
+is one in another case, with `_` for `-`, or in a place where nobody reads it: a misspelt
+`x-fareway-tag` or a `fareway_tags` beside `metadata` cannot send private data anywhere.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _VALUE_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_.:-/ ")
 _NAME_CHARACTERS_MAX = 64
 _SHOWN_CHARACTERS_MAX = 80
 _TAGS_MAX = 64
+_MISSPELT_PREFIXES = (b"x_fareway", b"x-fareway_", b"fareway-", b"fareway_")
 _NAMES = ("tags", "cost_tags", "sla", "strategy", "max_usd", "project")
 
 
@@ -80,6 +82,19 @@ def without_controls(metadata: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.R
     return {key: raw for key, raw in metadata.items() if not key.startswith(FIELD_PREFIX)}
 
 
+def refuse_misplaced(name: str) -> None:
+    """Refuse a member at the top of the body that would be a control inside `metadata`.
+
+    Raises:
+        InvalidRequest: It would.
+    """
+    if _is_like_control(name):
+        shown = name[:_SHOWN_CHARACTERS_MAX]
+        raise InvalidRequest(
+            f"{shown!r} is read only as a header or in `metadata`; move it there", param=shown
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
     name: str  # one of _NAMES
@@ -91,10 +106,13 @@ def _header_controls(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[_Found]
     prefix = HEADER_PREFIX.encode()
     for raw_name, raw_value in headers:
         if not raw_name.startswith(prefix):
+            if raw_name.startswith(_MISSPELT_PREFIXES):
+                raise _unknown(raw_name.decode("latin-1"), _header_name)
             continue
         label = raw_name.decode("latin-1")
         name = label.removeprefix(HEADER_PREFIX).replace("-", "_")
-        _refuse_unknown(name, label, lambda known: HEADER_PREFIX + known.replace("_", "-"))
+        if name not in _NAMES:
+            raise _unknown(label, _header_name)
         if not raw_value.isascii():
             raise InvalidRequest(f"header {label} holds characters outside ASCII", param=label)
         yield _Found(name=name, label=label, text=raw_value.decode("ascii"))
@@ -102,11 +120,12 @@ def _header_controls(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[_Found]
 
 def _field_controls(metadata: Mapping[str, msgspec.Raw]) -> Iterable[_Found]:
     for key, raw in metadata.items():
-        if not key.startswith(FIELD_PREFIX):
+        if not _is_like_control(key):
             continue
         label = f"metadata.{key}"
         name = key.removeprefix(FIELD_PREFIX)
-        _refuse_unknown(name, label, lambda known: FIELD_PREFIX + known)
+        if not key.startswith(FIELD_PREFIX) or name not in _NAMES:
+            raise _unknown(label, lambda known: FIELD_PREFIX + known)
         try:
             text = msgspec.json.decode(raw, type=str)
         except msgspec.ValidationError as error:
@@ -114,13 +133,26 @@ def _field_controls(metadata: Mapping[str, msgspec.Raw]) -> Iterable[_Found]:
         yield _Found(name=name, label=label, text=text)
 
 
-def _refuse_unknown(name: str, label: str, spell: Callable[[str], str]) -> None:
-    if name in _NAMES:
-        return
-    # Cut: comparing is quadratic, and a name can be as long as a body.
-    near = difflib.get_close_matches(name[:_NAME_CHARACTERS_MAX], _NAMES, n=1, cutoff=0.0)
+def _header_name(name: str) -> str:
+    return HEADER_PREFIX + name.replace("_", "-")
+
+
+def _is_like_control(key: str) -> bool:
+    """Whether a key of the body is a control, or was meant to be one."""
+    return _plain(key).startswith(FIELD_PREFIX)
+
+
+def _plain(name: str) -> str:
+    """A name without what people get wrong; cut, as a name can be as long as a body."""
+    cut = name[:_SHOWN_CHARACTERS_MAX].casefold().replace("-", "_")
+    return cut.removeprefix("metadata.").removeprefix("x_")
+
+
+def _unknown(label: str, spell: Callable[[str], str]) -> InvalidRequest:
     shown = label[:_SHOWN_CHARACTERS_MAX]
-    raise InvalidRequest(
+    name = _plain(shown).removeprefix(FIELD_PREFIX)
+    near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)
+    return InvalidRequest(
         f"unknown control {shown!r}; the nearest is {spell(near[0])!r}", param=shown
     )
 

@@ -8,13 +8,14 @@ it is routing's question, and it is never dropped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Raw
 
-from gateway.dialects.controls import without_controls
+from gateway.dialects.controls import refuse_misplaced, without_controls
 from gateway.errors import InvalidRequest, UnsupportedParameter
 from providers.codecs.openai_chat import is_neutral
 
@@ -39,6 +40,9 @@ _Object = dict[str, Raw]
 OUTPUT_TOKENS_MAX = 2**24
 """The largest bound on output that is taken: far beyond any model, and small enough that the upper
 bound of a cost fits the ledger."""
+
+METADATA_KEYS_MAX = 1000
+"""Each key is looked at on the event loop; OpenAI itself takes 16."""
 
 _NOTHING_ASKED = frozenset({b"null", b"false"})
 
@@ -65,6 +69,9 @@ class _Head(msgspec.Struct):
     tools: list[dict[str, Raw]] | None = None
     metadata: dict[str, Raw] | None = None
     user: str | None = None
+
+
+_KNOWN_FIELDS = frozenset(_Head.__struct_fields__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +118,14 @@ def parse(body: bytes) -> ParsedChat:
         UnsupportedParameter: It asks for something of a stream that no upstream is asked for.
     """
     members, head = _decode(body)
+    _check_names(members)
     messages, has_media = _check_messages(head.messages)
     fields = {name: raw for name, raw in members.items() if name not in _GATEWAY_FIELDS}
     fields["messages"] = messages
     if head.metadata is not None:
+        if len(head.metadata) > METADATA_KEYS_MAX:
+            message = f"metadata holds over {METADATA_KEYS_MAX} keys"
+            raise InvalidRequest(message, param="metadata")
         kept = without_controls(head.metadata)
         if not kept:
             fields.pop("metadata", None)
@@ -154,6 +165,21 @@ def _decode(body: bytes) -> tuple[dict[str, Raw], _Head]:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Refuse a member that an upstream may take for another one than we do.
+
+    Servers written in Go match names without regard to case: `Model` beside `model` would choose
+    there what nobody has authorised or priced here.
+    """
+    for name in names:
+        if name in _KNOWN_FIELDS:
+            continue
+        if (known := name.casefold()) in _KNOWN_FIELDS:
+            shown = name[:64]
+            raise InvalidRequest(f"{shown}: write {known}, in lower case", param=shown)
+        refuse_misplaced(name)
 
 
 def _invalid(error: msgspec.ValidationError, *, prefix: str = "") -> InvalidRequest:

@@ -144,6 +144,37 @@ def test_an_unknown_control_is_refused_with_the_nearest_name(name, nearest):
     assert f"'fareway_{nearest.replace('-', '_')}'" in by_field.message
 
 
+MISSPELT_HEADERS = ("x_fareway_tags", "x-fareway_tags", "fareway-tags", "fareway_tags")
+MISSPELT_FIELDS = (
+    "Fareway_Tags",
+    "FAREWAY_TAGS",
+    "fareway-tags",
+    "x-fareway-tags",
+    "x_fareway_tags",
+)
+
+
+@pytest.mark.parametrize("name", MISSPELT_HEADERS)
+def test_a_header_that_was_meant_to_be_a_control_is_refused(name):
+    with pytest.raises(InvalidRequest) as caught:
+        read_controls([(name.encode(), b"private")], None)
+    assert caught.value.param == name
+    assert "'x-fareway-tags'" in caught.value.message
+
+
+@pytest.mark.parametrize("name", MISSPELT_FIELDS)
+def test_a_field_that_was_meant_to_be_a_control_is_refused(name):
+    with pytest.raises(InvalidRequest) as caught:
+        read_controls([], {name: msgspec.Raw(b'"private"')})
+    assert caught.value.param == f"metadata.{name}"
+    assert "'fareway_tags'" in caught.value.message
+
+
+def test_metadata_of_the_client_s_own_is_none_of_ours():
+    own = {name: msgspec.Raw(b"1") for name in ("far", "fareway", "x_far", "Farewaytags", "")}
+    assert read_controls([(b"x-far", b"1"), (b"farewell", b"1")], own) == NO_CONTROLS
+
+
 def test_an_endless_name_is_cut_and_compared_in_no_time():
     error = refusal(values={"tags" * 2_000_000: "x"})
     assert len(error.message) < 300

@@ -159,6 +159,16 @@ WRONG = {
     "text among tools": (body('"tools":["x"]'), "tools[0]"),
     "text for metadata": (body('"metadata":"x"'), "metadata"),
     "a number for user": (body('"user":5'), "user"),
+    "a model in another case": (body('"Model":"other"'), "Model"),
+    "messages in capitals": (body('"MESSAGES":[]'), "MESSAGES"),
+    "a long s": (body('"ſtream":true'), "ſtream"),
+    "an escaped name in another case": (body('"Max_\\u0054okens":5'), "Max_Tokens"),
+    "a control beside metadata": (body('"fareway_tags":"private"'), "fareway_tags"),
+    "a header's name in the body": (body('"x-fareway-tags":"private"'), "x-fareway-tags"),
+    "a thousand keys of metadata and one": (
+        body(f'"metadata":{{{",".join(f"{chr(34)}k{n}{chr(34)}:1" for n in range(1001))}}}'),
+        "metadata",
+    ),
 }
 
 
