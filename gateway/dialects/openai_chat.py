@@ -41,6 +41,26 @@ OUTPUT_TOKENS_MAX = 2**24
 """The largest bound on output that is taken: far beyond any model, and small enough that the upper
 bound of a cost fits the ledger."""
 
+_STEERING_FIELDS = frozenset(
+    {
+        "api_base",
+        "api_key",
+        "base_url",
+        "content_policy_fallbacks",
+        "context_window_fallbacks",
+        "custom_llm_provider",
+        "fallbacks",
+        "model_list",
+        "models",
+        "route",
+    }
+)
+"""Members by which LiteLLM and OpenRouter send a request to another model, host or account than
+the one that was authorised, whose trust was looked at and whose price is charged.
+
+Source: LiteLLM proxy, "Fallbacks" and "Clientside auth"; OpenRouter, "Model routing" (2026-11).
+"""
+
 METADATA_KEYS_MAX = 1000
 """Each key is looked at on the event loop; OpenAI itself takes 16."""
 
@@ -171,14 +191,18 @@ def _check_names(names: Iterable[str]) -> None:
     """Refuse a member that an upstream may take for another one than we do.
 
     Servers written in Go match names without regard to case: `Model` beside `model` would choose
-    there what nobody has authorised or priced here.
+    there what nobody has authorised or priced here. And routers behind us take orders in the body.
     """
     for name in names:
         if name in _KNOWN_FIELDS:
             continue
-        if (known := name.casefold()) in _KNOWN_FIELDS:
-            shown = name[:64]
+        known, shown = name.casefold(), name[:64]
+        if known in _KNOWN_FIELDS:
             raise InvalidRequest(f"{shown}: write {known}, in lower case", param=shown)
+        if known in _STEERING_FIELDS:
+            raise UnsupportedParameter(
+                f"{shown} is not available: where a request goes is decided here", param=shown
+            )
         refuse_misplaced(name)
 
 

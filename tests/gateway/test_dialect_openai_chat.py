@@ -180,6 +180,13 @@ def test_a_wrong_member_is_refused_by_name(raw, param):
     assert len(error.message) < 300
 
 
+@pytest.mark.parametrize("name", ["api_base", "base_url", "fallbacks", "models", "route", "Models"])
+def test_a_member_that_steers_a_router_behind_us_is_refused(name):
+    with pytest.raises(UnsupportedParameter) as caught:
+        parse(body(f'"{name}":["other"]'))
+    assert caught.value.param == name
+
+
 def test_no_depth_of_nesting_gets_past_the_first_check():
     """A later stage decodes parts again, from deeper in the stack."""
     accepted = 0
