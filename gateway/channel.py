@@ -226,6 +226,9 @@ class Channel:
         self._sock.close()
         for fd in self._fds:
             _close_fd(fd)
+        while not self._outgoing.empty():
+            for fd in self._outgoing.get_nowait()[1]:
+                _close_fd(fd)
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ChannelClosed(f"{self._name} is closed"))

@@ -19,6 +19,7 @@ import anyio
 import httpx
 import msgspec
 import uvicorn
+from uvicorn.server import ServerState
 
 from gateway.app import build_service, load_credentials
 from gateway.clock import system_clock
@@ -164,9 +165,31 @@ def attempts_in(spool_dir: Path) -> list[tuple[Intent, Settlement]]:
     return [(intent, settlements[intent.event_id][0]) for intent in intents]
 
 
-class _Server(uvicorn.Server):
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._serve(sockets)
+@asynccontextmanager
+async def _listening(
+    service: Service, listener: socket.socket, http: type[asyncio.Protocol]
+) -> AsyncIterator[None]:
+    """uvicorn's protocol without uvicorn's server, which looks only ten times a second for its end."""
+    config = uvicorn.Config(
+        Application(service, _no_pages), http=http, ws="none", lifespan="off", log_config=None,
+        access_log=False,
+    )  # fmt: skip
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),
+        sock=listener,
+    )
+    try:
+        yield
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.shutdown()
+        with anyio.move_on_after(5):
+            while state.tasks or state.connections:
+                await anyio.sleep(0.001)
+        assert not state.tasks, "a request is still being served"
 
 
 @asynccontextmanager
@@ -201,25 +224,13 @@ async def running_gateway(
     )
     service = _service(folder, text or config_text(upstreams), providers or {}, spool)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = _Server(
-        uvicorn.Config(
-            Application(service, _no_pages), http=http, ws="none", lifespan="off", log_config=None,
-            access_log=False, server_header=False, timeout_graceful_shutdown=1,
-        )
-    )  # fmt: skip
-    async with anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as tasks, _listening(service, listener, http):
         tasks.start_soon(spool.run)
-        tasks.start_soon(server.serve, [listener])
-        while not server.started:
-            await anyio.sleep(0.001)
         try:
             gateway = Gateway(service=service, port=listener.getsockname()[1], folder=folder)
             yield gateway
             await gateway.wait_idle()
         finally:
-            server.should_exit = True
-            while server.servers and server.servers[0].is_serving():
-                await anyio.sleep(0.01)
             for provider in service.relay.providers.values():
                 await provider.close()
             await spool.close()

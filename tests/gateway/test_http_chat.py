@@ -12,6 +12,7 @@ import anyio
 import httpx
 import pytest
 
+from gateway.http.asgi import Application
 from tests.gateway.gateway_harness import (
     KEY,
     NOWHERE,
@@ -455,3 +456,23 @@ async def test_idempotency_keys_are_said_to_be_ignored(tmp_path):
     async with serving(tmp_path) as gateway:
         got = await gateway.post(body(), idempotency_key="abc")
         assert got.headers["x-fareway-adapted"] == "idempotency-key ignored"
+
+
+async def test_pages_are_made_once_when_one_is_first_asked_for(tmp_path):
+    async with serving(tmp_path) as gateway:
+        made: list[int] = []
+        paths: list[str] = []
+
+        async def pages(scope, _receive, _send):
+            paths.append(scope["path"])
+
+        def make_pages(_service):
+            made.append(1)
+            return pages
+
+        app = Application(gateway.service, make_pages)
+        asked = ("/ui", "/ui/login", "/admin/v1/keys", "/openapi.json")
+        async with anyio.create_task_group() as tasks:
+            for path in asked:
+                tasks.start_soon(app, {"type": "http", "path": path, "method": "GET"}, None, None)
+        assert (len(made), sorted(paths)) == (1, sorted(asked))

@@ -301,5 +301,12 @@ async def test_a_write_that_waits_ends_with_the_channel():
 
             tasks.start_soon(shout)
             await anyio.sleep(0.05)
+            # This one waits behind the long frame and never leaves.
+            reader, writer = os.pipe()
+            with pytest.raises(ChannelError):
+                await channel.call("echo", None, result_type=str, timeout_s=0.05, fds=[writer])
+            os.close(writer)
             theirs.close()
     assert channel.is_closed
+    assert os.read(reader, 1) == b"", "a copy of the descriptor is still open"
+    os.close(reader)
