@@ -1,14 +1,16 @@
 """Keep one engine process per local model, and a socket pair from each to every worker.
 
 A model file that is missing is fetched first. A model that cannot be served (a broken file) is not
-tried again; an engine that died is, with a growing pause. Whatever an engine's state, the gateway
-serves: workers learn why a local deployment is not there and say so.
+tried again; an engine that died is, with a growing pause, and one that hangs is ended first: its
+requests fail then instead of waiting for all their deadlines. Whatever an engine's state, the
+gateway serves: workers learn why a local deployment is not there and say so.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,17 +23,26 @@ from gateway.channel import Channel, ChannelError, socket_pair
 from gateway.clock import Clock
 from gateway.process.backoff import Backoff
 from gateway.process.messages import EngineFault, EngineLink
-from local_engine.api import EngineConfig, EngineError, EngineProcess, ModelFileError, spawn_engine
-from local_engine.model_store import ModelStore, OnProgress, StoredModel
+from local_engine.api import (
+    EngineConfig,
+    EngineError,
+    EngineGone,
+    EngineProcess,
+    ModelFileError,
+    spawn_engine,
+)
+from local_engine.model_store import ModelStore, ModelStoreError, OnProgress, StoredModel
 
 logger = logging.getLogger(__name__)
 
 LINK_TIMEOUT_S = 30.0
 TERMINATE_AFTER_S = 5.0
+LOOK_EVERY_S = 5.0
 
 FILE_SOURCE = "file:"
 STARTING = "starting"
 READY = "ready"
+TRIED_AGAIN = "; it is tried again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +87,8 @@ class EngineSupervisor:
         clock: For restart pauses.
         on_progress: Told about downloads.
         spawn: Starts an engine process.
+        answer_within_s: An engine that says nothing for longer hangs.
+        step_within_s: One whose step takes longer hangs; prompts on slow machines take a while.
     """
 
     specs: Sequence[EngineSpec]
@@ -83,6 +96,8 @@ class EngineSupervisor:
     clock: Clock
     on_progress: OnProgress
     spawn: Callable[[EngineConfig], EngineProcess] = spawn_engine
+    answer_within_s: float = 20.0
+    step_within_s: float = 300.0
     _engines: dict[str, _Running] = field(default_factory=dict[str, _Running])
     _workers: Callable[[], Sequence[Channel]] = field(default=lambda: ())
 
@@ -130,7 +145,7 @@ class EngineSupervisor:
                 running.state = str(error)
                 is_hopeless = True
             except (EngineError, OSError) as error:
-                running.state = f"{error}; it is tried again"
+                running.state = f"{error}{TRIED_AGAIN}"
             logger.error("engine %s: %s", running.spec.deployment, running.state)
             for channel in self._workers():
                 await _tell(channel, _fault(running))
@@ -150,12 +165,29 @@ class EngineSupervisor:
             for channel in self._workers():
                 await self._link(running, process, channel)
             running.state = READY
-            await process.control.wait()
+            await self._watch(process)
         finally:
             running.process = None
             running.is_loaded = False
             with anyio.CancelScope(shield=True):
                 await _end(process)
+
+    async def _watch(self, process: EngineProcess) -> None:
+        """Wait until the engine ends.
+
+        Raises:
+            EngineGone: It hangs.
+        """
+        while not await _has_ended(process, within_s=LOOK_EVERY_S):
+            try:
+                stats = await process.control.ping(timeout_s=self.answer_within_s)
+            except EngineGone:
+                # It may have died just now, which is said in other words.
+                if await _has_ended(process, within_s=TERMINATE_AFTER_S):
+                    return
+                raise
+            if stats.step_age_s > self.step_within_s:
+                raise EngineGone(f"the engine has computed one step for {stats.step_age_s:.0f} s")
 
     async def _fetch(self, spec: EngineSpec) -> Path:
         """The model's file, held against the digest that the configuration wants."""
@@ -176,8 +208,18 @@ class EngineSupervisor:
         found = await anyio.to_thread.run_sync(self.store.find, source)
         if found is not None:
             return found
-        pull = partial(self.store.pull, source, on_progress=self.on_progress)
-        return await anyio.to_thread.run_sync(pull, abandon_on_cancel=True)
+        is_abandoned = threading.Event()
+
+        def show(done_bytes: int, total_bytes: int | None, what: str) -> None:
+            if is_abandoned.is_set():  # ends the thread, for which the interpreter would wait
+                raise ModelStoreError(f"the fetch of {source} was given up")
+            self.on_progress(done_bytes, total_bytes, what)
+
+        pull = partial(self.store.pull, source, on_progress=show)
+        try:
+            return await anyio.to_thread.run_sync(pull, abandon_on_cancel=True)
+        finally:
+            is_abandoned.set()
 
     async def _link(self, running: _Running, process: EngineProcess, channel: Channel) -> None:
         ours, theirs = socket_pair()
@@ -216,6 +258,14 @@ async def _tell(channel: Channel, fault: EngineFault) -> None:
         await channel.call("engine_fault", fault, result_type=type(None), timeout_s=LINK_TIMEOUT_S)
     except ChannelError as error:
         logger.warning("a worker was not told about %s: %s", fault.model_id, error)
+
+
+async def _has_ended(process: EngineProcess, *, within_s: float) -> bool:
+    try:
+        await process.control.wait(timeout_s=within_s)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _end(process: EngineProcess) -> None:

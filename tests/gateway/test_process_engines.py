@@ -20,7 +20,7 @@ from gateway.process.engines import EngineSpec, EngineSupervisor
 from gateway.process.local_links import LocalLinks
 from gateway.process.messages import EngineFault
 from gateway.process.messages import EngineLink as LinkMessage
-from local_engine.api import EngineConfig, GenerateRequest, spawn_engine
+from local_engine.api import EngineConfig, EngineGone, GenerateRequest, spawn_engine
 from local_engine.model_store import ModelStore, StoredModel
 from local_engine.protocol import Done, GenerationUsage
 from providers.native.local import EngineLink
@@ -28,6 +28,7 @@ from providers.native.local import EngineLink
 pytestmark = pytest.mark.anyio
 
 FAKE_ENGINE = "tests.local_engine.fake_engine"
+HANGING_PROMPT = "\x01"  # the fake engine's word for a step without end
 
 
 class Store(ModelStore):
@@ -82,11 +83,11 @@ class FakeWorker:
     def state(self, model: str):
         return self.health.state(f"local/{model}")
 
-    async def generate(self, model: str) -> str:
+    async def generate(self, model: str, prompt: str = "hello") -> str:
         client = self.links.links["local"][model].client
         assert client is not None
         request = GenerateRequest(
-            id=os.urandom(4).hex(), namespace=b"n" * 16, prompt="hello", max_tokens=3, temperature=0.0
+            id=os.urandom(4).hex(), namespace=b"n" * 16, prompt=prompt, max_tokens=3, temperature=0.0
         )  # fmt: skip
         async with client.generate(request) as generation:
             async for _ in generation:
@@ -103,7 +104,9 @@ def config(model_id: str, path: str) -> EngineConfig:
 
 
 @asynccontextmanager
-async def running(tmp_path, *models: str, workers: int = 1, module: str = FAKE_ENGINE):
+async def running(
+    tmp_path, *models: str, workers: int = 1, module: str = FAKE_ENGINE, **options: float
+):
     """Engines for `models`, and workers that hold links to them."""
     made = [FakeWorker(models) for _ in range(workers)]
     store = Store(tmp_path)
@@ -118,6 +121,7 @@ async def running(tmp_path, *models: str, workers: int = 1, module: str = FAKE_E
         clock=system_clock(),
         on_progress=lambda _: None,
         spawn=partial(spawn_engine, module=module),
+        **options,
     )
     async with anyio.create_task_group() as tasks:
         for worker in made:
@@ -171,6 +175,34 @@ async def test_a_dead_engine_is_replaced_and_workers_are_linked_to_the_new_one(t
         for worker in workers:
             assert worker.state("fast").is_available
             assert await worker.generate("fast") == "length"
+
+
+async def check_replacement(engines, worker, hanging: int) -> None:
+    """What waits for a hanging engine fails, and the next one serves."""
+    with anyio.fail_after(90), pytest.raises(EngineGone):
+        await worker.generate("hangs", HANGING_PROMPT)
+    await until(lambda: worker.added == 2)
+    await until(lambda: engines.states()["local/hangs"] == "ready")
+    assert engines.pids()["engine-local/hangs"] != hanging
+    assert await worker.generate("hangs") == "length"
+
+
+@pytest.mark.slow
+async def test_an_engine_that_no_longer_answers_is_replaced(tmp_path):
+    async with running(tmp_path, "hangs", answer_within_s=1) as (engines, (worker,), _):
+        await until(lambda: engines.states()["local/hangs"] == "ready")
+        hanging = engines.pids()["engine-local/hangs"]
+        os.kill(hanging, signal.SIGSTOP)
+        await check_replacement(engines, worker, hanging)
+        assert "did not answer within 1 s" in worker.faults[0].reason
+
+
+@pytest.mark.slow
+async def test_an_engine_whose_step_never_ends_is_replaced(tmp_path):
+    async with running(tmp_path, "hangs", step_within_s=1) as (engines, (worker,), _):
+        await until(lambda: engines.states()["local/hangs"] == "ready")
+        await check_replacement(engines, worker, engines.pids()["engine-local/hangs"])
+        assert "computed one step for" in worker.faults[0].reason
 
 
 @pytest.mark.slow

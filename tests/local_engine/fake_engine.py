@@ -17,11 +17,18 @@ from local_engine.step import StepPlan
 from tests.local_engine.fake_model import ByteTokenizer, FakeRunner, render_chat
 
 SLOW_STEP_S = 0.005
+HANGING_PROMPT = "\x01"
+HANG_S = 600.0
 
 
 def _wait(plan: StepPlan) -> None:
     del plan
     time.sleep(SLOW_STEP_S)
+
+
+def _hang(plan: StepPlan) -> None:
+    if any(ord(HANGING_PROMPT) in chunk.token_ids for chunk in plan.chunks):
+        time.sleep(HANG_S)
 
 
 def load(config: EngineConfig) -> LoadedModel:
@@ -34,7 +41,7 @@ def load(config: EngineConfig) -> LoadedModel:
     runner = FakeRunner(
         n_blocks=max(2, config.kv_memory_bytes // config.block_size),
         block_size=config.block_size,
-        on_execute=_wait if behaviour == "slow" else None,
+        on_execute={"slow": _wait, "hangs": _hang}.get(behaviour),
         end_bias=-30.0,
     )
     return LoadedModel(
