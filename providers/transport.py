@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from io import BytesIO
 from ssl import SSLContext
 from typing import Self
+from weakref import WeakSet
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError
 from yarl import URL
 
@@ -136,6 +138,7 @@ class _GuardedConnector(aiohttp.TCPConnector):
             ssl=options.ssl_context or True,
         )
         self._origins = origins
+        self._used: WeakSet[ResponseHandler] = WeakSet()
 
     async def connect(
         self,
@@ -146,8 +149,25 @@ class _GuardedConnector(aiohttp.TCPConnector):
         if req.url.origin() not in self._origins:
             raise NotSent(f"The host {req.url.host} is not configured for this provider.")
         connection = await super().connect(req, traces, timeout)
+        while self._has_leftovers(connection):
+            connection.close()
+            connection = await super().connect(req, traces, timeout)
         _SENDING.get().note_connected(self._loop.time())
         return connection
+
+    def _has_leftovers(self, connection: aiohttp.connector.Connection) -> bool:
+        """Whether something came on a socket while it was idle: the next answer would be it.
+
+        An upstream, or a proxy before it, that answers a request twice would otherwise give one
+        tenant's answer to another. The library looks only when a socket goes back to the pool.
+        """
+        protocol = connection.protocol
+        if protocol is None:
+            return False
+        if protocol in self._used:
+            return protocol.should_close
+        self._used.add(protocol)
+        return False
 
 
 class Exchange:

@@ -113,6 +113,26 @@ async def test_header_names_are_lower_case_and_the_first_of_several_counts() -> 
     assert headers["x-request-id"] == "one"
 
 
+LEFTOVERS = {
+    "a second answer": "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nothers",
+    "the start of a second answer": "HTTP/1.1 200 OK\r\n",
+    "a farewell": "HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("text", LEFTOVERS.values(), ids=LEFTOVERS.keys())
+async def test_what_comes_on_an_idle_socket_is_nobody_s_answer(text: str) -> None:
+    # G6: a double answer to one tenant must not be the next tenant's.
+    own = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nown"
+    twice = Wire(steps=(Step(text=own), Step(delay_s=0.05, text=text)))
+    async with ScriptedUpstream({"m": [twice]}) as upstream:
+        transport = Transport([upstream.base_url])
+        for _ in range(3):
+            assert (await fetch(transport, upstream.base_url))[1] == b"own"
+            await asyncio.sleep(0.1)
+        await transport.close()
+
+
 async def test_a_body_beyond_the_limit_is_refused_and_its_socket_closed() -> None:
     async with ScriptedUpstream({"m": [Answer(filler_bytes=200_000)]}) as upstream:
         transport = Transport([upstream.base_url])
