@@ -22,8 +22,8 @@ import pytest
 _ANY_SPEED = hypothesis.settings(
     deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
-hypothesis.settings.register_profile("dev", _ANY_SPEED, max_examples=50)
-hypothesis.settings.register_profile("ci", _ANY_SPEED, max_examples=100)
+hypothesis.settings.register_profile("dev", _ANY_SPEED, max_examples=30)
+hypothesis.settings.register_profile("ci", _ANY_SPEED, max_examples=50)
 hypothesis.settings.register_profile("soak", _ANY_SPEED, max_examples=2_000)
 
 # Threads of a parallel region that spin while they wait take the cores from whatever else runs, and
@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.load_profile("dev")
     seed = int(os.environ.get("FAREWAY_SEED") or secrets.randbelow(2**31))
     config.stash[SEED] = seed
+    os.environ["FAREWAY_SEED"] = str(seed)  # for the processes that share the tests of this run
     if config.getoption("hypothesis_seed", default=None) is None:
         config.option.hypothesis_seed = str(seed)
     for name in tuple(os.environ):

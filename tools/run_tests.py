@@ -1,11 +1,12 @@
 """Run the test suite in its tiers and say how long each took.
 
-`unit`   everything unmarked, with branch coverage
-`slow`   what takes seconds to minutes, added to the same coverage
+`unit`   everything unmarked
+`slow`   what takes seconds to minutes
 `soak`   full counts; writes a result file with commit, seed and machine to `bench/results/`
 
-Every tier of a run shares one seed. It is drawn anew each time, printed first and last, and
-`FAREWAY_SEED` repeats it.
+`--coverage` measures branches in both of the first two, for `tools/coverage_gates.py`; it doubles
+their time. Every tier of a run shares one seed. It is drawn anew each time, printed first and last,
+and `FAREWAY_SEED` repeats it.
 """
 
 from __future__ import annotations
@@ -46,15 +47,16 @@ class Tier:
     arguments: tuple[str, ...]
 
 
-COVERAGE = ("--cov", "--cov-report=")
+COVERAGE = {"unit": ("--cov", "--cov-report="), "slow": ("--cov", "--cov-report=", "--cov-append")}
 TIERS = {
     "unit": Tier(
         selection=f"not slow and not soak and {NEVER_HERE}",
-        arguments=("--hypothesis-profile=ci", *COVERAGE),
+        # Two processes: what waits for a socket or a disk leaves its core to the other.
+        arguments=("--hypothesis-profile=ci", "-n2", "--dist=worksteal"),
     ),
     "slow": Tier(
         selection=f"slow and not soak and {NEVER_HERE}",
-        arguments=("--hypothesis-profile=ci", "--timeout=400", *COVERAGE, "--cov-append"),
+        arguments=("--hypothesis-profile=ci", "--timeout=400"),
     ),
     "soak": Tier(
         selection=f"(slow or soak) and {NEVER_HERE}",
@@ -144,13 +146,15 @@ def main() -> int:
     """Run the named tiers in order; stop at the first that fails."""
     parser = argparse.ArgumentParser(description="Run the test suite in tiers.")
     parser.add_argument("tiers", nargs="+", choices=TIERS)
+    parser.add_argument("--coverage", action="store_true", help="measure branches; twice the time")
     options, more = parser.parse_known_args()
     seed = int(os.environ.get("FAREWAY_SEED") or secrets.randbelow(2**31))
     say(f"seed {seed}; FAREWAY_SEED={seed} make test repeats this run")
     status = 0
     for name in options.tiers:
         report = REPOSITORY / "bench" / "soak-report.tmp.xml" if name == "soak" else None
-        status = run_tier(name, seed=seed, more=more, report=report)
+        measure = COVERAGE.get(name, ()) if options.coverage else ()
+        status = run_tier(name, seed=seed, more=[*measure, *more], report=report)
         if report is not None and report.exists():
             say(f"result: {write_result(report, seed=seed, status=status)}")
             report.unlink()
