@@ -8,7 +8,7 @@ it is routing's question, and it is never dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -64,7 +64,20 @@ Source: LiteLLM proxy, "Fallbacks" and "Clientside auth"; OpenRouter, "Model rou
 METADATA_KEYS_MAX = 1000
 """Each key is looked at on the event loop; OpenAI itself takes 16."""
 
+MEMBERS_MAX = 1000
+"""Each member is looked at and encoded on the event loop; OpenAI itself knows about 40."""
+
+OTHER_BYTES_MAX = 4 * 1024 * 1024
+"""Longest body without its messages. Millions of keys take seconds to decode, in which no thread
+can do anything else; what may be large is content, and that is in the messages."""
+
 _NOTHING_ASKED = frozenset({b"null", b"false"})
+
+
+class _Outline(msgspec.Struct):
+    """As little as can be decoded: everything else is only passed over."""
+
+    messages: Raw = _ABSENT
 
 
 class _Head(msgspec.Struct):
@@ -178,6 +191,8 @@ def _decode(body: bytes) -> tuple[dict[str, Raw], _Head]:
     if not body.strip():
         raise InvalidRequest("the body is empty; send a JSON object with model and messages")
     try:
+        if len(body) > OTHER_BYTES_MAX:
+            _check_outline(msgspec.json.decode(body, type=_Outline), len(body))
         return msgspec.json.decode(body, type=dict[str, Raw]), msgspec.json.decode(body, type=_Head)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
@@ -187,12 +202,20 @@ def _decode(body: bytes) -> tuple[dict[str, Raw], _Head]:
         raise InvalidRequest("the body is nested too deeply") from error
 
 
-def _check_names(names: Iterable[str]) -> None:
+def _check_outline(outline: _Outline, size: int) -> None:
+    if size - len(bytes(outline.messages)) > OTHER_BYTES_MAX:
+        mib = OTHER_BYTES_MAX // 2**20
+        raise InvalidRequest(f"all that is not messages is larger than {mib} MiB")
+
+
+def _check_names(names: Collection[str]) -> None:
     """Refuse a member that an upstream may take for another one than we do.
 
     Servers written in Go match names without regard to case: `Model` beside `model` would choose
     there what nobody has authorised or priced here. And routers behind us take orders in the body.
     """
+    if len(names) > MEMBERS_MAX:
+        raise InvalidRequest(f"the body holds over {MEMBERS_MAX} members")
     for name in names:
         if name in _KNOWN_FIELDS:
             continue

@@ -187,6 +187,30 @@ def test_a_member_that_steers_a_router_behind_us_is_refused(name):
     assert caught.value.param == name
 
 
+def test_more_members_than_any_api_has_are_refused():
+    members = ",".join(f'"k{n}":1' for n in range(1000))
+    with pytest.raises(InvalidRequest, match="over 1000 members"):
+        parse(body(members))
+
+
+MANY_KEYS = ",".join(f'"{n}":1' for n in range(400_000))
+CROWDED = {
+    "members": MANY_KEYS,
+    "metadata": f'"metadata":{{{MANY_KEYS}}}',
+    "a bias": f'"logit_bias":{{{MANY_KEYS}}}',
+}
+
+
+@pytest.mark.parametrize("members", CROWDED.values(), ids=CROWDED.keys())
+def test_millions_of_keys_are_refused_undecoded(members):
+    with pytest.raises(InvalidRequest, match="not messages"):
+        parse(body(members))
+
+
+def test_messages_may_be_large():
+    assert parse(with_messages(f'[{{"role":"user","content":"{"a" * 5_000_000}"}}]')).model == "m"
+
+
 def test_no_depth_of_nesting_gets_past_the_first_check():
     """A later stage decodes parts again, from deeper in the stack."""
     accepted = 0
