@@ -42,6 +42,8 @@ _READ_BYTES = 256 * 1024
 _FDS_PER_READ_MAX = 16
 _HANDLERS_MAX = 256
 _OUTGOING_FRAMES_MAX = 1024
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Everything that decoding a peer's bytes can raise; nesting has no bound of its own."""
 
 
 class ChannelError(Exception):
@@ -154,7 +156,7 @@ class Channel:
                 tasks.start_soon(self._write_frames)
                 try:
                     await self._read_frames(tasks, limiter)
-                except (ChannelError, msgspec.DecodeError) as error:
+                except (ChannelError, *_UNREADABLE) as error:
                     logger.error("%s: %s", self._name, error)  # noqa: TRY400 - no bug of ours
                 tasks.cancel_scope.cancel()
         finally:
@@ -209,7 +211,7 @@ class Channel:
             self._waiting.pop(call_id, None)
         try:
             return msgspec.msgpack.decode(raw, type=result_type)
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             raise ChannelError(f"{self._name} answered {name} wrongly: {error}") from error
 
     def close(self) -> None:
@@ -353,7 +355,7 @@ class Channel:
                 result = await handler.run(_decode(frame.payload), fds)
             except RemoteError as error:
                 await self._refuse(frame.id, error.code, error.message)
-            except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            except _UNREADABLE as error:
                 await self._refuse(frame.id, "invalid_params", str(error))
             except (
                 Exception

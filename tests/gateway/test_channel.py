@@ -173,3 +173,25 @@ def test_half_a_frame_then_death_ends_the_channel_quietly():
         assert left.is_closed
 
     anyio.run(main)
+
+
+UNREADABLE = {
+    "nested without end": b"\x91" * 100_000 + b"\xc0",
+    "a payload nested without end": b"\x95\xa4call\x01\xa3add\x00" + b"\x91" * 100_000 + b"\xc0",
+    "no UTF-8": b"\x95\xa4\xff\xff\xff\xff\x01\xa3add\x00\xc0",
+    "another shape": b"\x93\x01\x02\x03",
+}
+
+
+@pytest.mark.parametrize("frame", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_frame_that_cannot_be_read_ends_the_channel_and_nothing_else(frame):
+    async def main():
+        left_sock, right_sock = socket_pair()
+        channel = Channel(left_sock, METHODS, name="left")
+        right_sock.sendall(len(frame).to_bytes(4, "little") + frame)
+        with anyio.fail_after(5):
+            await channel.run()
+        assert channel.is_closed
+        right_sock.close()
+
+    anyio.run(main)
