@@ -36,6 +36,9 @@ from providers.errors import (
 ERROR_BODY_MAX_BYTES = 64 * 1024
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
 _READ_BUFFER_BYTES = 64 * 1024
+_READ_BYTES_MAX = 128 * 1024
+"""Most that one read returns: what compressed bytes swell to is not worked through at once."""
+
 _WHOLE_BODY_BYTES = 512 * 1024
 _DNS_TTL_S = 30
 
@@ -196,6 +199,7 @@ class Exchange:
         self._wait_at = sending.first_token_at
         self._has_content = False
         self._has_finished = False
+        self._was_cut = False
         self._watch = _Watch(self._loop, self._reader, sending.first_token_at)
         connection = response.connection
         self._protocol = None if connection is None else connection.protocol
@@ -251,7 +255,9 @@ class Exchange:
             self._wait_at = self._loop.time() + self._between_tokens_s
         self._watch.move(min(self._wait_at, self._total_at))
         try:
-            return await self._reader.readany()
+            if self._was_cut:
+                await asyncio.sleep(0)  # the rest is here already, and others wait for the loop
+            part = await self._reader.read(_READ_BYTES_MAX)
         except _Expired:
             if self._has_finished:
                 return b""
@@ -260,6 +266,9 @@ class Exchange:
             if self._has_finished:
                 return b""
             raise _read_error(fault) from fault
+        else:
+            self._was_cut = len(part) == _READ_BYTES_MAX
+            return part
         finally:
             # A slow consumer is no silence of the upstream; only the total limit runs on.
             self._watch.expires_at = self._total_at
