@@ -78,8 +78,12 @@ def larger_model_advice() -> str:
     found = largest_that_fits(total_bytes)
     if found is None:
         return f"{said} This machine's memory holds no larger one; route to a server instead."
+    model_id = found.name.lower()
     return (
         f"{said}\nThis machine ({total_bytes / 1e9:.0f} GB) can hold {found.name}"
-        f" (about {found.needed_bytes / 1e9:.0f} GB in memory): under providers.local.models put\n"
-        f'  - {{id: {found.name.lower()}, source: "{found.source}"}}'
+        f" (about {found.needed_bytes / 1e9:.0f} GB in memory). To serve it, put into fareway.yaml,"
+        " which `fareway init` writes,\n"
+        f'  under providers.local.models  - {{id: {model_id}, source: "{found.source}"}}\n'
+        f"  under models                  {model_id}: {{deployments: [local/{model_id}]}}\n"
+        f"and {model_id} into the models of a team."
     )

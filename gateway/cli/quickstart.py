@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from gateway.cli.keys import NewKeyOrder, create_key, stored_keys
 from gateway.cli.options import ConfigOption
 from gateway.clock import system_clock
 from gateway.ledger.recent import RecentRequest
+from gateway.process import engines
 from gateway.process.messages import ServiceStatus
 from gateway.process.serve import Prepared, prepare
 from gateway.process.supervisor import ServeError
@@ -44,6 +46,8 @@ from pricing.money import format_usd
 DEFAULT_PROMPT = "In one sentence: why is the sky blue?"
 ANSWER_TOKENS_MAX = 96
 ENGINE_TIMEOUT_S = 900.0
+BAR_FROM_BYTES = 1_000_000
+_engine_log = logging.getLogger(engines.__name__)
 KEY_FILE = "quickstart.key"
 KEY_NAME = "quickstart"
 
@@ -65,7 +69,9 @@ def quickstart(
     environ = process_environ()
     path = config or config_path(environ, Path.cwd())
     loaded = load(path, environ=environ, today=datetime.now(UTC).date())
-    set_up_logging("fareway", level=30)
+    set_up_logging("fareway", level=logging.WARNING)
+    # Until the first answer, why an engine is not there is the sentence that this ends with.
+    _engine_log.setLevel(logging.CRITICAL)
     show = _Show(console=Console(file=sys.stdout, highlight=False, soft_wrap=True))
     try:
         prepared = prepare(
@@ -76,9 +82,13 @@ def quickstart(
             on_ready=lambda url: None,
             on_progress=show.download,
         )
+        if prepared.admin_key_once is not None:
+            show.line(f"Administrator's key, shown only now: {prepared.admin_key_once}\n")
         failure = anyio.run(_run, _Run(prepared=prepared, loaded=loaded, show=show), prompt, once)
     except (ServeError, PolicyUnproved) as error:
         raise CliFault(str(error)) from error
+    finally:
+        show.end_download()  # a bar that is left running keeps the terminal's cursor
     if failure is not None:
         raise CliFault(failure)
 
@@ -96,11 +106,13 @@ class _Show:
 
     def download(self, done_bytes: int, total_bytes: int | None, what: str) -> None:
         """Called from the thread that fetches."""
+        if self._progress is None and total_bytes is None and done_bytes < BAR_FROM_BYTES:
+            return  # a search for the file so far, which may end with none
         if self._progress is None:
             columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
             self._progress = Progress(*columns, console=self.console)
             self._progress.start()
-            self._task = self._progress.add_task(what)
+            self._task = self._progress.add_task(what, total=None)
         assert self._task is not None
         self._progress.update(self._task, description=what, completed=done_bytes, total=total_bytes)
 
@@ -138,6 +150,7 @@ async def _run(run: _Run, prompt: str, once: bool) -> str | None:
         await ready.wait()
         try:
             await _demonstrate(run, prompt)
+            _engine_log.setLevel(logging.NOTSET)
         except (CliFault, NoGateway, ChannelError, aiohttp.ClientError) as error:
             failure = str(error)
         if once or failure is not None:
@@ -166,13 +179,11 @@ async def _demonstrate(run: _Run, prompt: str) -> None:
     show.line(f"Ledger       {row.request_id}  {tokens}  {cost}  TTFT {ttft}  {row.status}")
     if _is_nominal(run.loaded, row.deployment):
         show.line(
-            "             (a nominal 0.10 USD per machine hour; set providers.local.price to yours)"
+            "             (nominally 0.10 USD per machine hour; your rate: providers.local.price)"
         )
     show.line(f"\nBase URL     {supervisor.url}/v1")
     show.line(f"API key      {key}")
     show.line(f"Dashboard    {supervisor.url}/ui   (log in with the API key)")
-    if run.prepared.admin_key_once is not None:
-        show.line(f"Admin key    {run.prepared.admin_key_once}   (shown only now)")
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
     show.line(
         f"\ncurl {supervisor.url}/v1/chat/completions \\\n"
@@ -205,17 +216,23 @@ async def _wait_for_engine(run: _Run, model: str) -> None:
         while True:
             states = await _engine_states(run.loaded)
             waiting = {
-                name: states[name] for name in names if states.get(name) not in (None, "ready")
+                name: states[name]
+                for name in names
+                if states.get(name) not in (None, engines.READY)
             }
             if len(waiting) < len(names):
                 run.show.end_download()
                 return
-            faults = [f"{name}: {state}" for name, state in waiting.items() if state != "starting"]
+            faults = [
+                f"{name}: {state.removesuffix(engines.TRIED_AGAIN)}"
+                for name, state in waiting.items()
+                if state != engines.STARTING
+            ]
             if len(faults) == len(names):
                 run.show.end_download()
                 raise CliFault("no model can be served: " + "; ".join(faults))
             if not told:
-                run.show.line("loading the model...")
+                run.show.line("Loading the model...")
                 told = True
             await anyio.sleep(0.1)
     raise CliFault(f"the engine was not ready within {ENGINE_TIMEOUT_S:g} s")

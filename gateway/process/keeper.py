@@ -29,6 +29,7 @@ class Keeper:
         child: The running child that has been set up, None while there is none.
         ready: Set while there is one.
         is_ending: Set before the child is told to end, so that it is not started again.
+        fault: Why it could not be set up the last time, empty when it could.
     """
 
     module: str
@@ -39,6 +40,7 @@ class Keeper:
     child: Child | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     is_ending: bool = False
+    fault: str = ""
 
     async def run(self) -> None:
         """Keep the child until `is_ending`, or until cancelled."""
@@ -60,8 +62,10 @@ class Keeper:
                 try:
                     await self.set_up(child)
                 except ChannelError as error:
+                    self.fault = str(error)
                     logger.error("%s: %s", self.name, error)  # noqa: TRY400 - the child logged why
                 else:
+                    self.fault = ""
                     self.child = child
                     self.ready.set()
                     await child.process.wait()

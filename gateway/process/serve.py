@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.app import load_credentials, proved_policy
+from gateway.app import proved_policy
 from gateway.clock import Clock
+from gateway.process.admin_socket import AlreadyRunning, ensure_alone
 from gateway.process.engines import FILE_SOURCE, EngineSpec, EngineSupervisor
+from gateway.process.provider_setup import require_provider_keys
 from gateway.process.supervisor import ServeError, Supervisor, bind
-from gateway.settings.declared_keys import load_admin_key
+from gateway.settings.declared_keys import fixed_key_records, load_admin_key
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalModelSettings, LocalProvider
 from gateway.settings.secrets import Label, load_master_keys
@@ -53,6 +55,8 @@ def prepare(
 ) -> Prepared:
     """Check everything that can be checked before a process is started, and bind the port.
 
+    The administrator's key is made last: it is shown once, so nothing after it may fail.
+
     Args:
         config: The configuration.
         config_path: Its file, None for the built-in defaults.
@@ -62,7 +66,8 @@ def prepare(
         on_progress: Told about downloads.
 
     Raises:
-        ServeError: The configuration asks for what is not built, or the port is taken.
+        ServeError: The configuration asks for what is not built, a gateway of this configuration
+            runs already, a folder cannot be made, or the port is taken.
         SettingsError: A secret is missing or malformed.
         PolicyUnproved: The privacy policy does not hold against its oracle.
     """
@@ -71,16 +76,17 @@ def prepare(
         listed = "\n".join(f"  {problem}" for problem in pending)
         raise ServeError(f"this configuration cannot be served yet:\n{listed}")
     proved_policy(config.settings, clock)
-    config.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    config.spool_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_folder(config.state_dir, "FAREWAY_STATE_DIR")
+    _make_folder(config.spool_dir, "storage.spool_dir")
+    try:
+        ensure_alone(config.spool_dir)
+    except AlreadyRunning as error:
+        raise ServeError(str(error)) from error
     master = load_master_keys(config, environ=environ, random_bytes=secrets.token_bytes)
-    admin = load_admin_key(
-        config,
-        environ=environ,
-        pepper=master.derive(Label.KEY_PEPPER),
-        random_bytes=secrets.token_bytes,
-    )
-    load_credentials(config, environ)  # so that a missing key is one sentence, not a dead worker
+    pepper = master.derive(Label.KEY_PEPPER)
+    # So that a missing key is one sentence, not a dead worker.
+    fixed_key_records(config, environ=environ, pepper=pepper)
+    require_provider_keys(config, environ)
     namespace_key = master.derive(Label.DIGEST)
     engines = EngineSupervisor(
         specs=[
@@ -102,7 +108,17 @@ def prepare(
         clock=clock,
         on_ready=on_ready,
     )
+    admin = load_admin_key(config, environ=environ, pepper=pepper, random_bytes=secrets.token_bytes)
     return Prepared(supervisor=supervisor, admin_key_once=admin.text_once)
+
+
+def _make_folder(folder: Path, setting: str) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServeError(
+            f"{folder} cannot be made: {error.strerror}; name another folder with {setting}"
+        ) from error
 
 
 def _source(config: LoadedConfig, model: LocalModelSettings) -> str:

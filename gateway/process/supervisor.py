@@ -158,7 +158,8 @@ class Supervisor:
                 tasks.start_soon(wait, self._stopping)
         if not keeper.ready.is_set() and not self._stopping.is_set():
             raise ServeError(
-                f"{keeper.name} did not start within {START_TIMEOUT_S:g} s; its log lines say why"
+                f"{keeper.name} did not start within {START_TIMEOUT_S:g} s:"
+                f" {keeper.fault or 'its log lines say why'}"
             )
 
     async def _watch_signals(self) -> None:
@@ -235,6 +236,8 @@ class Supervisor:
     async def _stop_ledger(self) -> None:
         assert self._ledger is not None, "the ledger starts first and stops last"
         self._ledger.is_ending = True
+        if self._ledger.child is None:
+            return  # it is being started; what the spools hold is loaded with the next start
         try:
             await self._call_ledger("stop", None, result_type=type(None))
         except (ChannelError, RemoteError) as error:
@@ -322,6 +325,6 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise ServeError(
             f"cannot listen on {host}:{port}: {error.strerror};"
-            " stop what uses it or set server.port"
+            " stop what uses it, or set server.port in fareway.yaml (`fareway init` writes one)"
         ) from error
     return listener
