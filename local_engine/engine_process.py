@@ -6,6 +6,7 @@ Restarting with back-off is the supervisor's decision and not made here.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import subprocess
@@ -240,6 +241,7 @@ def spawn_engine(config: EngineConfig, *, module: str = _SERVER_MODULE) -> Engin
         command: Sequence[str] = (
             *(sys.executable, "-m", module),
             *("--control-fd", str(theirs.fileno())),
+            *("--log-level", str(logging.getLogger().level)),
         )
         process = subprocess.Popen(
             command,
@@ -247,6 +249,8 @@ def spawn_engine(config: EngineConfig, *, module: str = _SERVER_MODULE) -> Engin
             pass_fds=(theirs.fileno(),),
             # The child finds the very packages that this process runs, wherever it was started.
             cwd=Path(__file__).resolve().parents[1],
+            # A Ctrl-C in the terminal is its parent's to handle, which drains it.
+            start_new_session=True,
         )
     absolute = msgspec.structs.replace(config, path=str(Path(config.path).resolve()))
     ours.sendall(encode_frame(Configure(config=absolute)))

@@ -248,6 +248,11 @@ class EngineServer:
         self._finish(1)
 
 
+class _Arguments(argparse.Namespace):
+    control_fd: int
+    log_level: int
+
+
 def main(arguments: Sequence[str] | None = None, *, load: LoadModel = load_model) -> int:
     """Run the engine process.
 
@@ -260,14 +265,15 @@ def main(arguments: Sequence[str] | None = None, *, load: LoadModel = load_model
     """
     parser = argparse.ArgumentParser(prog="python -m local_engine.server", description=__doc__)
     parser.add_argument("--control-fd", type=int, required=True, metavar="N")
-    control_fd: int = parser.parse_args(arguments).control_fd
+    parser.add_argument("--log-level", type=int, default=logging.INFO, metavar="L")
+    given = parser.parse_args(arguments, namespace=_Arguments())
     logging.basicConfig(
         stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        level=given.log_level,
+        format="%(asctime)s engine %(levelname)s %(name)s: %(message)s",
     )
     guard_process()
-    control = socket.socket(fileno=control_fd)
+    control = socket.socket(fileno=given.control_fd)
     config = _read_config(control)
 
     async def serve() -> tuple[int, bool]:

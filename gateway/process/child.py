@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -47,7 +48,7 @@ class Child:
 async def spawn(
     module: str, *, name: str, methods: Mapping[str, Method], arguments: Sequence[str] = ()
 ) -> Child:
-    """Start `python -m module --control-fd N`.
+    """Start `python -m module --control-fd N --log-level L`; it logs what this process does.
 
     Args:
         module: A module with a main of its own.
@@ -63,6 +64,8 @@ async def spawn(
             module,
             "--control-fd",
             str(theirs.fileno()),
+            "--log-level",
+            str(logging.getLogger().level),
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),

@@ -166,16 +166,18 @@ def _answer(params_type: type[P], run: Callable[[P], Awaitable[R]]) -> Method:
 
 class _Arguments(argparse.Namespace):
     control_fd: int
+    log_level: int
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the ledger process; the supervisor is the only caller."""
     parser = argparse.ArgumentParser(prog="gateway.process.ledger_process")
     parser.add_argument("--control-fd", type=int, required=True)
-    control_fd = parser.parse_args(arguments, namespace=_Arguments()).control_fd
-    set_up_logging("ledger")
+    parser.add_argument("--log-level", type=int, default=logging.INFO)
+    given = parser.parse_args(arguments, namespace=_Arguments())
+    set_up_logging("ledger", level=given.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process = LedgerProcess(socket.socket(fileno=control_fd), clock=system_clock())
+    process = LedgerProcess(socket.socket(fileno=given.control_fd), clock=system_clock())
     uvloop.run(process.run())
     return 0
 

@@ -268,18 +268,20 @@ def _make_pages(service: Service) -> AsgiApplication:
 
 class _Arguments(argparse.Namespace):
     control_fd: int
+    log_level: int
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a worker; the supervisor is the only caller."""
     parser = argparse.ArgumentParser(prog="gateway.process.worker")
     parser.add_argument("--control-fd", type=int, required=True)
-    control_fd = parser.parse_args(arguments, namespace=_Arguments()).control_fd
-    set_up_logging("worker")
+    parser.add_argument("--log-level", type=int, default=logging.INFO)
+    given = parser.parse_args(arguments, namespace=_Arguments())
+    set_up_logging("worker", level=given.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = Worker(
-        control=socket.socket(fileno=control_fd),
+        control=socket.socket(fileno=given.control_fd),
         environ=process_environ(),
         clock=system_clock(),
     )

@@ -51,6 +51,7 @@ METHODS = {
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--log-level", type=int, required=True)
     sock = socket.socket(fileno=parser.parse_args().control_fd)
 
     async def run() -> None:
