@@ -2,17 +2,18 @@
 
 `fareway --help` must be fast, so this module and the table import nothing but Typer. To add a
 command, write `gateway/cli/<command>.py` and add its row. A command that cannot do its work raises
-`CliFault` or a `SettingsError`: one sentence on standard error and exit status 1; Typer itself
-answers wrong usage with 2.
+`CliFault` or a `SettingsError`: one sentence on standard error and exit status 1; so ends what the
+machine refuses (a full disk, a folder that cannot be written). Typer itself answers wrong usage
+with 2.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated, NoReturn, cast
 
 import typer
 
@@ -160,5 +161,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         build(given)(args=given, prog_name="fareway")
     except (CliFault, SettingsError) as error:
-        typer.echo(str(error), err=True)
-        raise SystemExit(1) from error
+        _fail(str(error), error)
+    except OSError as error:
+        _fail(_refused(error), error)
+    except BaseExceptionGroup as group:
+        # What task groups make of the two above.
+        refused, others = group.split(OSError)
+        if refused is None or others is not None:
+            raise
+        error = next(_leaves(refused))
+        _fail(_refused(error), error)
+
+
+def _fail(sentence: str, error: BaseException) -> NoReturn:
+    # Not through Typer: standard output may be what failed, and is not flushed again at the end.
+    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.flush()
+    raise SystemExit(1) from error
+
+
+def _refused(error: OSError) -> str:
+    """What the machine refused, as a sentence."""
+    reason = error.strerror or str(error) or type(error).__name__
+    path = cast("str | bytes | None", error.filename)
+    return f"{path}: {reason}" if path else f"this machine refuses: {reason}"
+
+
+def _leaves(group: BaseExceptionGroup[OSError]) -> Iterator[OSError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
