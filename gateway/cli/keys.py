@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import anyio
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import Environment, hash_key, make_key
@@ -19,12 +20,16 @@ from gateway.cli.admin import NoGateway, call_gateway
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import system_clock
+from gateway.fleet import build_fleet
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.keys import StoredKey
+from gateway.routing.scope import KeyScope, matches_glob
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.scalars import Name
 from gateway.settings.secrets import Label, load_master_keys
+from gateway.settings.validation import hint
 
 if TYPE_CHECKING:
     from gateway.ledger.service import LedgerService
@@ -81,9 +86,10 @@ def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    for row in rows:
-        typer.echo("  ".join(str(row[column]) for column in _COLUMNS))
-    if not rows:
+    if rows:
+        for line in _table(rows):
+            typer.echo(line)
+    else:
         typer.echo("no keys; make one with `fareway keys create --team TEAM --name NAME`", err=True)
 
 
@@ -130,7 +136,7 @@ async def create_key(config: LoadedConfig, order: NewKeyOrder) -> MadeKey:
     """Make a key through the running gateway, or in the database of a stopped one.
 
     Raises:
-        CliFault: The team, project or name does not fit.
+        CliFault: The team, project, name or a model does not fit.
     """
     _check_order(config, order)
     master = load_master_keys(config, environ=process_environ(), random_bytes=secrets.token_bytes)
@@ -161,8 +167,24 @@ def _check_order(config: LoadedConfig, order: NewKeyOrder) -> None:
         raise CliFault(f"no team {order.team!r} in the configuration; there are: {known}")
     if order.project and order.project not in team.projects:
         raise CliFault(f"team {order.team!r} has no project {order.project!r}")
+    try:
+        TypeAdapter[str](Name).validate_python(order.name)
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise CliFault(f"the key's name {order.name!r} does not fit: {reason}") from error
     if any(key.name == order.name for key in team.keys):
         raise CliFault(f"the configuration file has a key named {order.name!r} in this team")
+    _check_models(config, order, KeyScope(models=team.models))
+
+
+def _check_models(config: LoadedConfig, order: NewKeyOrder, team: KeyScope) -> None:
+    fleet = build_fleet(config.settings)
+    known = sorted({*fleet.models, *fleet.aliases, *fleet.deployments})
+    for name in order.models or ():
+        if not any(matches_glob(name, one) for one in known):
+            raise CliFault(f"no model is called {name!r}{hint(name, known)}")
+        if not team.names(name):
+            raise CliFault(f"team {order.team!r} may not use {name!r}")
 
 
 async def _revoke(config: LoadedConfig, key_id: str) -> None:
@@ -240,13 +262,34 @@ def _row(record: KeyRecord, now_us: int) -> dict[str, object]:
     return {
         "key_id": record.key_id,
         "team": record.team,
-        "project": record.project or "-",
+        "project": record.project or None,
         "name": record.name,
         "state": state,
-        "models": "all" if record.models is None else ",".join(record.models),
-        "expires_at": expires_at or "never",
+        "models": None if record.models is None else list(record.models),
+        "expires_at": expires_at,
         "source": record.source.value,
     }
+
+
+_NOT_SET = {"project": "-", "models": "all", "expires_at": "never"}
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
+    """Aligned columns under their names."""
+    cells = [
+        _COLUMNS,
+        *(tuple(_cell(column, row[column]) for column in _COLUMNS) for row in rows),
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+
+
+def _cell(column: str, value: object) -> str:
+    if value is None:
+        return _NOT_SET[column]
+    return ",".join(cast("list[str]", value)) if isinstance(value, list) else str(value)
 
 
 def _load(config: ConfigOption) -> LoadedConfig:

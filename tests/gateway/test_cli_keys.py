@@ -127,9 +127,9 @@ def test_the_list_holds_keys_of_file_and_database_with_their_state(create, farew
     found = rows(fareway)
     assert set(found) == {"bot", "a", "b"}
     assert (found["bot"]["source"], found["a"]["source"]) == ("file", "database")
-    assert (found["bot"]["project"], found["a"]["project"]) == ("fraud", "-")
-    assert (found["a"]["models"], found["b"]["models"]) == ("all", "chat")
-    assert found["b"]["expires_at"] == "never"
+    assert (found["bot"]["project"], found["a"]["project"]) == ("fraud", None)
+    assert (found["a"]["models"], found["b"]["models"]) == (None, ["chat"])
+    assert found["b"]["expires_at"] is None
     assert found["a"]["expires_at"] > "2026"
     assert {row["state"] for row in found.values()} == {"active"}
     text = fareway("keys", "list")[1]
@@ -206,3 +206,32 @@ USAGE = {
 def test_half_an_order_is_wrong_usage(fareway, tmp_path, arguments):
     assert fareway("keys", *arguments)[0] == 2
     assert not (tmp_path / "fareway.db").exists()
+
+
+NO_KEYS = {
+    "a model that nobody offers": (["--model", "chatt"], "no model is called 'chatt'; did you mean `chat`?"),
+    "a model outside the team's": (["--model", "other"], "team 'narrow' may not use 'other'"),
+    "a name of nothing": (["--name", ""], "the key's name '' does not fit: a name has 1 to 128 characters"),
+    "a name with a line break": (["--name", "a\nb"], r"the key's name 'a\nb' does not fit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "said"), NO_KEYS.values(), ids=NO_KEYS.keys())
+def test_a_key_that_could_never_be_used_is_not_made(fareway, tmp_path, arguments, said):
+    narrow = CONFIG.replace("models: {chat", "models: {other: {deployments: [local/m]}, chat")
+    (tmp_path / "fareway.yaml").write_text(narrow + "  narrow: {models: [chat]}\n")
+    status, _, err = fareway("keys", "create", "--team", "narrow", "--name", "k", *arguments)
+    assert (status, err.startswith(said)) == (1, True), err
+    assert rows(fareway).keys() == {"bot"}
+
+
+def test_keys_are_listed_in_columns_under_their_names(fareway, create):
+    create("--model", "chat", name="short")
+    create(name="a much longer name")
+    _, out, _ = fareway("keys", "list")
+    head, *lines = out.splitlines()
+    assert head.split() == [
+        "key_id", "team", "project", "name", "state", "models", "expires_at", "source",
+    ]  # fmt: skip
+    place = head.index("state")
+    assert {line[place:].split()[0] for line in lines} == {"active"}
