@@ -355,7 +355,9 @@ def _lines(found: ExplainedRequest) -> Iterator[str]:
     )
     yield f"{asked}, strategy {decision.strategy}:"
     for one in decision.candidates:
-        yield f"  {one.rank}. {one.deployment}: {one.reason}; {_cost(one)}"
+        # An unknown price is the reason of its rank already.
+        cost = f"; {_cost(one)}" if one.unpriced is None else ""
+        yield f"  {one.rank}. {one.deployment}: {one.reason}{cost}"
     for exclusion in decision.excluded:
         yield f"  no {exclusion.deployment}: {exclusion.stage}: {exclusion.reason}"
     if decision.refusal is not None:
@@ -364,8 +366,6 @@ def _lines(found: ExplainedRequest) -> Iterator[str]:
 
 
 def _cost(one: ExplainedCandidate) -> str:
-    if one.unpriced is not None:
-        return f"unpriced ({one.unpriced})"
     bound = "without a bound" if one.upper_bound_usd is None else f"at most {one.upper_bound_usd}"
     nominal = ", nominal price" if one.is_nominal else ""
     return f"expected {one.expected_usd} USD, {bound}{nominal}"

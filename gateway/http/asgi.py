@@ -84,7 +84,10 @@ class Application:
         else:
             methods = self._routes.get(path)
         if methods is None:
-            raise errors.RouteNotFound(f"no route {path[:200]!r}; see /openapi.json")
+            mend = "see /openapi.json"
+            if f"/v1{path}" in self._routes:
+                mend = "the base URL ends in /v1"
+            raise errors.RouteNotFound(f"no route {path[:200]!r}; {mend}")
         handler = methods.get("GET" if method == "HEAD" else method)
         if handler is None:
             allowed = sorted(methods)

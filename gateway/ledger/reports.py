@@ -137,6 +137,8 @@ def _bounds(
         if bound_us is not None and bound_us % bucket_us:
             at = from_microseconds(bound_us).isoformat()
             raise BadQuery(f"{at} is not the beginning of {unit}")
+    if query.from_us is not None and query.to_us is not None and query.from_us >= query.to_us:
+        raise BadQuery("--from is not before --to, the first day or instant that is not counted")
     if query.from_us is not None:
         yield bucket >= query.from_us
     if query.to_us is not None:

@@ -64,7 +64,10 @@ def parse(content: bytes, file: str) -> tuple[Mapping, tuple[Problem, ...]]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark is not None else None
-        raise _fatal(file, line, f"not valid YAML: {error.problem or error.context}") from error
+        reason = str(error.problem or error.context)
+        if mark is not None and _character(text, mark) == "\t":
+            reason = "a tab; indent with spaces"
+        raise _fatal(file, line, f"not valid YAML: {reason}") from error
     except yaml.YAMLError as error:
         raise _fatal(file, None, "not valid YAML: it holds a character YAML forbids") from error
     root = builder.root
@@ -73,6 +76,12 @@ def parse(content: bytes, file: str) -> tuple[Mapping, tuple[Problem, ...]]:
     if not isinstance(root, Mapping):
         raise _fatal(file, root.line, "the file must be a mapping of sections such as `server:`")
     return root, tuple(builder.problems)
+
+
+def _character(text: str, mark: yaml.Mark) -> str:
+    """What stands where YAML gave up; libyaml's marks have no text of their own."""
+    lines = text.split("\n")
+    return lines[mark.line][mark.column : mark.column + 1] if mark.line < len(lines) else ""
 
 
 def _events(text: str) -> Iterator[yaml.Event]:

@@ -207,6 +207,13 @@ async def test_a_route(tmp_path, method, path, status, allow):
             assert len(error["message"]) < 1_500
 
 
+async def test_a_base_url_without_its_end_is_told_so(tmp_path):
+    async with serving(tmp_path) as gateway, gateway.client() as client:
+        for path in ("/models", "/chat/completions"):
+            message = (await client.get(path)).json()["error"]["message"]
+            assert message == f"no route '{path}'; the base URL ends in /v1"
+
+
 PREFIXES = ("/v1", "/openai/v1", "/inference/v1")
 
 

@@ -93,7 +93,7 @@ FAULTS = {
     "a word at the top": ("word", "must be a mapping of sections"),
     "a list as a key": ("? [a]\n: 1\n", "a key must be plain text"),
     "an unclosed quote": ('a: 1\nb: "x', "not valid YAML"),
-    "a tab as indentation": ("a:\n\tb: 1\n", "not valid YAML"),
+    "a tab as indentation": ("a:\n\tb: 1\n", "f.yaml:2: not valid YAML: a tab; indent"),
 }
 
 
