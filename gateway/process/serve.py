@@ -19,8 +19,7 @@ from gateway.settings.providers import LocalModelSettings, LocalProvider
 from gateway.settings.secrets import Label, load_master_keys
 from gateway.settings.unbuilt import unbuilt
 from local_engine.api import EngineConfig
-from local_engine.model_sources import OnProgress
-from local_engine.model_store import ModelStore, default_root
+from local_engine.model_store import ModelStore, OnProgress, default_root
 
 DEFAULT_KV_BYTES = 1024**3
 BYTES_PER_GIB = 1024**3
