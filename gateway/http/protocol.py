@@ -3,14 +3,20 @@
 httptools collects request lines, headers and trailers without a limit of its own, in size or in
 time, and uvicorn queues pipelined requests without one; a client without a key could fill the
 memory with any of them, or hold sockets by sending nothing, or half a body, for ever.
+
+A wish to upgrade is ignored (RFC 9110, section 7.8). httptools takes no body from such a request:
+what the body holds would be lost, or be taken for the next request. Java's own client wishes for
+HTTP/2 in the first request of every connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import HeadersTooLarge
@@ -30,6 +36,11 @@ REST_S_MAX: Final = 10.0
 client that still sends can take away the answer that it has not read yet."""
 
 
+_UPGRADE_HEADERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
+
+logger = logging.getLogger(__name__)
+
+
 class _PipelineTooLong(Exception):
     """Ends the parsing of a read; uvicorn answers with a 400 and closes."""
 
@@ -41,6 +52,7 @@ class BoundedProtocol(HttpToolsProtocol):
     rest_s_max = REST_S_MAX
     _bare_bytes = 0  # since the last byte of a body, or since a head began
     _is_in_head = True
+    _is_upgrade = False  # whether the head that was just read wishes for another protocol
     _has_moved = False  # whether this read held a part of a body or the start of a head
     _head_timer: asyncio.TimerHandle | None = None
     _rest_timer: asyncio.TimerHandle | None = None
@@ -59,7 +71,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Pass what came to the parser, unless there is too much of it that is no body."""
         self._has_moved = False
-        super().data_received(data)
+        self._feed(data)
         # Of a read in which a head begins nobody knows which part is head; it is bounded itself.
         if not self._has_moved:
             self._bare_bytes += len(data)
@@ -79,6 +91,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._is_upgrade = True  # `_feed` starts it again, without the wish
+            return
         if len(self.pipeline) >= PIPELINED_MAX:
             raise _PipelineTooLong
         self._is_in_head = False
@@ -92,6 +107,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """What comes next is a head again."""
+        if self._is_upgrade:
+            return
         self._expect_head()
         self._end_rest()
         super().on_message_complete()
@@ -101,6 +118,35 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self._is_in_head and not self.pipeline and self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.rest_s_max, self.transport.close)
+
+    def _feed(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as wish:
+            if not self._is_upgrade:
+                self.cycle.keep_alive = False  # CONNECT; what follows is no request
+                return
+            rest = data[cast("int", wish.args[0]) :]
+            head = self._head_without_upgrade()
+            self._is_upgrade = False
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+            self._feed(head + rest)
+        except httptools.HttpParserError:
+            logger.debug("what came is no HTTP", exc_info=True)
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _head_without_upgrade(self) -> bytes:
+        parser = self.parser
+        method, version = parser.get_method(), parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (method, self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection" and b"close" in value.lower():
+                lines.append(b"connection: close")
+            elif name not in _UPGRADE_HEADERS:
+                lines.append(b"%s: %s" % (name, value))
+        return b"\r\n".join((*lines, b"", b""))
 
     def _expect_head(self) -> None:
         self._is_in_head, self._has_moved, self._bare_bytes = True, True, 0

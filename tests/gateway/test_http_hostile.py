@@ -143,6 +143,32 @@ async def test_trailers_are_no_headers(tmp_path):
         assert got.startswith(b"HTTP/1.1 200 ")
 
 
+UPGRADE = ["connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABk"]
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+async def test_a_wish_to_upgrade_is_ignored_and_the_body_is_read(tmp_path, is_split):
+    async with serving(tmp_path) as gateway:
+        content = json.dumps(body()).encode()
+        whole = request_bytes(content, headers=UPGRADE)
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(whole[: -len(content)])
+        if is_split:
+            await asyncio.sleep(0.05)
+        writer.write(whole[-len(content) :])
+        with anyio.fail_after(5):
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
+async def test_a_body_behind_a_wish_to_upgrade_is_no_request(tmp_path):
+    async with serving(tmp_path) as gateway:
+        inner = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+        got = await gateway.raw(request_bytes(inner, headers=UPGRADE))
+        assert got.count(b"HTTP/1.1 ") == 1
+        assert got.startswith(b"HTTP/1.1 400 ")
+
+
 async def test_an_endless_head_is_told_why(tmp_path):
     async with serving(tmp_path) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
