@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 _ARGUMENTS_MAX_CHARS = 8 * 1024 * 1024
+_CALLS_MAX = 1024
+"""Most calls of one choice; OpenAI takes 128 tools, and each call is kept until the end."""
+
+_JSON_ENDS = frozenset('}]"0123456789el')
 _ABSENT = msgspec.Raw(b"null")
 
 
@@ -54,6 +58,10 @@ class _Call:
         """Whether the fragments so far are complete JSON."""
         if self.arguments_chars > _ARGUMENTS_MAX_CHARS:
             return False
+        # Some servers repeat the name in every fragment; joining them all each time is quadratic.
+        last = next((text.rstrip() for text in reversed(self.arguments) if text.strip()), "")
+        if last[-1:] not in _JSON_ENDS:
+            return False
         try:
             msgspec.json.decode("".join(self.arguments))
         except msgspec.DecodeError:
@@ -90,7 +98,7 @@ class ToolCallRepair:
             The array put right, None when it is right as it is.
 
         Raises:
-            msgspec.ValidationError: It is not an array of tool calls.
+            msgspec.ValidationError: It is not an array of tool calls, or holds too many.
         """
         changes = [self._changes(part) for part in _PARTS.decode(raw)]
         if not any(changes):
@@ -147,6 +155,8 @@ class ToolCallRepair:
         return self._last, False
 
     def _open(self, part: ToolCallPart, call_id: str) -> _Call:
+        if len(self._by_id) >= _CALLS_MAX:
+            raise msgspec.ValidationError(f"over {_CALLS_MAX} tool calls")
         index = part.index
         if index is None or index < 0 or index in self._taken:
             index = max(self._taken, default=-1) + 1

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 
+import msgspec
 import pytest
 
 from providers.codecs.tool_calls import ToolCallRepair
@@ -106,4 +108,24 @@ def test_arguments_are_torn_until_they_are_whole() -> None:
     repair.repair(json.dumps([part(0, "a1", "f", '{"p":')]).encode())
     assert repair.has_torn_arguments()
     repair.repair(json.dumps([part(0, arguments="1}")]).encode())
+    assert not repair.has_torn_arguments()
+
+
+def test_more_calls_than_anyone_asks_for_are_no_answer() -> None:
+    calls = [part(index, None, "f", "{}") for index in range(1025)]
+    assert ToolCallRepair(id_prefix="call_").repair(json.dumps(calls[:-1]).encode())
+    with pytest.raises(msgspec.ValidationError, match="over 1024"):
+        ToolCallRepair(id_prefix="call_").repair(json.dumps(calls).encode())
+
+
+def test_a_name_on_every_fragment_costs_no_more_the_longer_the_call_is() -> None:
+    repair = ToolCallRepair(id_prefix="call_")
+    fragment = json.dumps([part(0, None, "f", "x" * 400)]).encode()
+    start_s = time.perf_counter()
+    repair.repair(json.dumps([part(0, "a1", "f", '{"p":"')]).encode())
+    for _ in range(10_000):
+        repair.repair(fragment)
+    # Joined each time these would be 20 GB.
+    assert time.perf_counter() - start_s < 5
+    repair.repair(json.dumps([part(0, None, "f", '"}')]).encode())
     assert not repair.has_torn_arguments()
