@@ -242,7 +242,7 @@ class EngineServer:
             self._control.send(Ready(card=service.card))
 
     def _on_fatal(self, fatal: Fatal) -> None:
-        _log.error("%s", fatal.message)
+        _log.info("%s", fatal.message)  # whoever started this process makes it an error
         with contextlib.suppress(EngineGone):
             self._control.send(fatal)
         self._finish(1)

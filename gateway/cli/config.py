@@ -58,7 +58,7 @@ def check(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         typer.echo(f"`fareway serve` will refuse {len(pending)} settings that are not built yet")
 
 
-@app.command("show")
+@app.command("show", short_help="Show the configuration with every default.")
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show the configuration with every default filled in; secrets are never part of it."""
     from gateway.settings.redaction import shown

@@ -79,7 +79,7 @@ def create(
         typer.echo(f"key id {made.key_id}, team {team}; it is shown only now", err=True)
 
 
-@app.command("list")
+@app.command("list", short_help="List every key with its state.")
 def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List every key, those of the configuration file included; never the keys themselves."""
     rows = anyio.run(_rows, _load(config))

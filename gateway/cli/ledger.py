@@ -22,7 +22,7 @@ def ledger() -> None:
     """Check the ledger."""
 
 
-@app.command("verify")
+@app.command("verify", short_help="Recompute costs and sums, check the spools.")
 def verify_ledger(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Recompute costs and roll-ups, check the spools; exit 1 when something does not hold."""
     loaded = load(config, environ=process_environ())

@@ -56,7 +56,7 @@ COMMANDS: tuple[LazyCommand, ...] = (
     LazyCommand(
         name="quickstart",
         target="gateway.cli.quickstart:quickstart",
-        help="Start everything, send one real request, show its way and its cost.",
+        help="Start everything and show one real request.",
     ),
     LazyCommand(
         name="serve",

@@ -90,7 +90,7 @@ class ListedFile:
     fault: str = ""
 
 
-@app.command("list")
+@app.command("list", short_help="List models, prices and stored model files.")
 def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List logical models with deployments and prices, and the model files on this machine."""
     settings = load(config, environ=process_environ()).settings
@@ -104,7 +104,7 @@ def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         typer.echo(line)
 
 
-@app.command("pull")
+@app.command("pull", short_help="Fetch a model file, check it and keep it.")
 def pull(
     model: Annotated[
         str, typer.Argument(metavar="SOURCE|MODEL_ID", help="A source, or a local model's id.")

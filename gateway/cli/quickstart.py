@@ -133,7 +133,7 @@ async def _run(run: _Run, prompt: str, once: bool) -> str | None:
     supervisor = run.prepared.supervisor
     ready = anyio.Event()
     supervisor.on_ready = lambda _url: ready.set()
-    failure: str | None = None
+    failure: str | None = "interrupted before the answer came"
     serve_error: ServeError | None = None
 
     async with anyio.create_task_group() as tasks:
@@ -150,9 +150,11 @@ async def _run(run: _Run, prompt: str, once: bool) -> str | None:
         await ready.wait()
         try:
             await _demonstrate(run, prompt)
+            failure = None
             _engine_log.setLevel(logging.NOTSET)
         except (CliFault, NoGateway, ChannelError, aiohttp.ClientError) as error:
-            failure = str(error)
+            if not supervisor.is_stopping:  # of one that is, nothing else can be expected
+                failure = str(error) or "the gateway ended while it was asked"
         if once or failure is not None:
             supervisor.stop()
         else:

@@ -85,6 +85,11 @@ class Supervisor:
         host, port = cast("tuple[str, int]", self.listener.getsockname()[:2])
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to end."""
+        return self._stopping.is_set()
+
     def stop(self) -> None:
         """Ask `run` to drain and return."""
         self._stopping.set()

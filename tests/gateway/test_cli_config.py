@@ -189,3 +189,11 @@ def test_a_closed_output_is_no_traceback(tmp_path):
     command = f'"{sys.executable}" -c "{START}" config schema | head -c 1'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
+
+
+def test_no_line_of_an_overview_is_cut_off(fareway):
+    groups = [row.name for row in cli.COMMANDS if isinstance(row.load(), typer.Typer)]
+    for arguments in ((), *((name,) for name in groups)):
+        usage, *lines = fareway(*arguments, "--help")[1].splitlines()
+        assert usage.startswith("Usage:")
+        assert [line for line in lines if line.endswith("...")] == []

@@ -96,6 +96,24 @@ def test_the_administrators_key_is_shown_before_anything_can_fail(tmp_path, envi
     assert len(failed.stderr.splitlines()) == 1
 
 
+def test_an_interrupt_before_the_answer_is_one_sentence(tmp_path, environ):
+    with UpstreamProcess({"m": [Chat(text="late", think_s=60.0)]}, folder=tmp_path) as upstream:
+        configure(tmp_path, port=free_port(), base_url=upstream.base_url)
+        with subprocess.Popen(
+            [sys.executable, "-c", START, "quickstart"],
+            cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            while not process.stdout.readline().startswith("> "):
+                pass
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.splitlines()[-1] == "interrupted before the answer came"
+    assert "Traceback" not in said
+
+
 FOLDERS = {
     "the state directory": ("FAREWAY_STATE_DIR", "/proc/x cannot be made: No such file or directory"),
     "the folder for models": ("XDG_CACHE_HOME", "no model can be served: local/m: the folder for models, "),
