@@ -127,11 +127,13 @@ class EngineSupervisor:
 
     async def link_worker(self, channel: Channel) -> None:
         """Give a new worker its links to the engines that are ready, and the reasons for others."""
-        for running in list(self._engines.values()):
-            if running.is_loaded and running.process is not None:
-                await self._link(running, running.process, channel)
-            elif running.state != STARTING:
-                await _tell(channel, _fault(running))
+        # All at once, here and below: a link is measured before its call returns.
+        async with anyio.create_task_group() as tasks:
+            for running in list(self._engines.values()):
+                if running.is_loaded and running.process is not None:
+                    tasks.start_soon(self._link, running, running.process, channel)
+                elif running.state != STARTING:
+                    tasks.start_soon(_tell, channel, _fault(running))
 
     async def _keep(self, running: _Running) -> None:
         backoff = Backoff(monotonic_s=self.clock.monotonic_s)
@@ -162,8 +164,9 @@ class EngineSupervisor:
         try:
             await process.control.wait_ready()
             running.is_loaded = True
-            for channel in self._workers():
-                await self._link(running, process, channel)
+            async with anyio.create_task_group() as tasks:
+                for channel in self._workers():
+                    tasks.start_soon(self._link, running, process, channel)
             running.state = READY
             await self._watch(process)
         finally:
@@ -222,8 +225,12 @@ class EngineSupervisor:
             is_abandoned.set()
 
     async def _link(self, running: _Running, process: EngineProcess, channel: Channel) -> None:
-        ours, theirs = socket_pair()
         spec = running.spec
+        try:
+            ours, theirs = socket_pair()
+        except OSError as error:
+            logger.warning("a worker got no link to %s: %s", spec.deployment, error)
+            return
         try:
             await process.control.add_link(ours)
             # At once: while we held the engine's end, a worker would wait for a dead engine.

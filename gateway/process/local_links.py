@@ -73,7 +73,7 @@ class LocalLinks:
             logger.warning("%s could not be measured: %s", deployment, error)
 
     async def add(self, message: LinkMessage, sock: socket.socket) -> None:
-        """Connect a link and put it in the place of the one before.
+        """Connect a link, put it in the place of the one before, and measure the engine.
 
         Raises:
             EngineError: The engine does not answer.
@@ -82,11 +82,12 @@ class LocalLinks:
         link = self.links[message.provider][message.model_id]
         client = EngineClient(sock)
         card = await client.connect()
-        await self._warm_up(deployment, client)
         old, link.client, link.card = link.client, client, card
         self.health.set_fault(deployment, None)
         if old is not None:
             await old.close()
+        # Last: it takes long on an engine that others keep busy, which could serve meanwhile.
+        await self._warm_up(deployment, client)
 
     def note_fault(self, fault: EngineFault) -> None:
         """Note that an engine is not there, and why."""

@@ -258,6 +258,25 @@ async def test_a_worker_that_comes_later_is_linked_or_told_why_not(tmp_path):
 
 
 @pytest.mark.slow
+async def test_a_worker_that_comes_later_serves_before_a_busy_engine_was_measured(tmp_path):
+    async with running(tmp_path, "hangs", "fast") as (engines, (worker,), _):
+        await until(lambda: set(engines.states().values()) == {"ready"})
+        late = FakeWorker(("hangs", "fast"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(worker.generate, "hangs", HANGING_PROMPT)
+            tasks.start_soon(late.channel.run)
+            tasks.start_soon(late.supervisors_end.run)
+            await anyio.sleep(0.1)
+            tasks.start_soon(engines.link_worker, late.supervisors_end)
+            await until(lambda: late.state("hangs").is_available)
+            await until(lambda: late.state("fast").is_available)
+            assert late.added < 2, "the busy engine was measured after all"
+            assert await late.generate("fast") == "length"
+            tasks.cancel_scope.cancel()
+        await late.links.close()
+
+
+@pytest.mark.slow
 async def test_a_worker_that_is_gone_costs_the_others_nothing(tmp_path):
     async with running(tmp_path, "fast", workers=2) as (engines, workers, _):
         workers[0].channel.close()
