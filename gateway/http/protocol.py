@@ -36,6 +36,10 @@ REST_S_MAX: Final = 10.0
 client that still sends can take away the answer that it has not read yet."""
 
 
+UNREAD_S_MAX: Final = 1000.0
+"""Longest time that a client may leave an answer unread. Above the relay's patience with a stream
+at the default deadlines; closing alone would wait for the client to read, and keep the socket."""
+
 _UPGRADE_HEADERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
 
 logger = logging.getLogger(__name__)
@@ -50,12 +54,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     head_s_max = HEAD_S_MAX
     rest_s_max = REST_S_MAX
+    unread_s_max = UNREAD_S_MAX
     _bare_bytes = 0  # since the last byte of a body, or since a head began
     _is_in_head = True
     _is_upgrade = False  # whether the head that was just read wishes for another protocol
     _has_moved = False  # whether this read held a part of a body or the start of a head
     _head_timer: asyncio.TimerHandle | None = None
     _rest_timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Expect a first request soon."""
@@ -66,7 +72,20 @@ class BoundedProtocol(HttpToolsProtocol):
         """Forget the timers."""
         self._end_head()
         self._end_rest()
+        self._end_unread()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is answered, or not at all."""
+        super().pause_writing()
+        self._end_unread()
+        abort: Callable[[], None] = self.transport.abort
+        self._unread_timer = self.loop.call_later(self.unread_s_max, abort)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._end_unread()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Pass what came to the parser, unless there is too much of it that is no body."""
@@ -167,6 +186,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _end_unread(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def _end_rest(self) -> None:
         if self._rest_timer is not None:

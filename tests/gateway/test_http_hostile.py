@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -193,6 +195,7 @@ async def test_large_heads_within_the_bound_and_bodies_of_any_size_pass(tmp_path
 class Impatient(BoundedProtocol):
     head_s_max = 0.1
     rest_s_max = 0.1
+    unread_s_max = 0.1
 
 
 async def test_a_head_that_does_not_come_closes_the_connection(tmp_path):
@@ -218,6 +221,20 @@ async def test_a_body_that_nobody_waits_for_does_not_hold_the_connection(tmp_pat
         with anyio.fail_after(3):
             assert await _rest(reader) == b""
         writer.close()
+
+
+async def test_answers_that_nobody_reads_do_not_hold_the_connection(tmp_path):
+    async with serving(tmp_path, http=Impatient) as gateway:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.connect(("127.0.0.1", gateway.port))
+        client.setblocking(False)
+        with anyio.fail_after(20), pytest.raises(ConnectionError):
+            while True:
+                with suppress(BlockingIOError):
+                    client.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 20)
+                await anyio.sleep(0.01)
+        client.close()
 
 
 async def _rest(reader) -> bytes:
