@@ -69,6 +69,9 @@ def quickstart(
     environ = process_environ()
     path = config or config_path(environ, Path.cwd())
     loaded = load(path, environ=environ, today=datetime.now(UTC).date())
+    for what, stated in (("model", loaded.settings.models), ("team", loaded.settings.teams)):
+        if not stated:
+            raise CliFault(f"the configuration has no {what}; add one under `{what}s:`")
     set_up_logging("fareway", level=logging.WARNING)
     # Until the first answer, why an engine is not there is the sentence that this ends with.
     _engine_log.setLevel(logging.CRITICAL)
@@ -200,8 +203,6 @@ async def _demonstrate(run: _Run, prompt: str) -> None:
 
 def _model_to_ask(loaded: LoadedConfig) -> str:
     models = loaded.settings.models
-    if not models:
-        raise CliFault("the configuration has no model; add one under `models:`")
     return "demo" if "demo" in models else next(iter(models))
 
 
@@ -256,8 +257,6 @@ async def _key(loaded: LoadedConfig) -> str:
         text = read_secret_file(path)
         if parse_key_id(text.encode()) in in_use:
             return text
-    if not loaded.settings.teams:
-        raise CliFault("the configuration has no team; add one under `teams:`")
     team = next(iter(loaded.settings.teams))
     name = next(
         name

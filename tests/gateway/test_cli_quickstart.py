@@ -114,6 +114,18 @@ def test_an_interrupt_before_the_answer_is_one_sentence(tmp_path, environ):
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("missing", ["model", "team"])
+def test_a_configuration_that_cannot_be_shown_starts_nothing(tmp_path, environ, missing):
+    configure(tmp_path, port=free_port())
+    config = yaml.safe_load((tmp_path / "fareway.yaml").read_text())
+    del config[f"{missing}s"]
+    (tmp_path / "fareway.yaml").write_text(yaml.safe_dump(config))
+    done = start(tmp_path, environ, "quickstart", "--once")
+    said = f"the configuration has no {missing}; add one under `{missing}s:`\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    assert not (tmp_path / "state").exists()
+
+
 FOLDERS = {
     "the state directory": ("FAREWAY_STATE_DIR", "/proc/x cannot be made: No such file or directory"),
     "the folder for models": ("XDG_CACHE_HOME", "no model can be served: local/m: the folder for models, "),
