@@ -54,6 +54,7 @@ bench: venv-test ## print ratios against peers and the machine's limits
 	@$(BIN)/python -m bench.gateway_overhead $(ARGS)
 	@$(BIN)/python -m bench.bench_ledger
 	@$(BIN)/python -m bench.bench_engine
+	@$(BIN)/python -m bench.bench_engine
 
 soak: venv-test ## full counts, hours; writes a result file to bench/results
 	@$(BIN)/python tools/run_tests.py soak $(ARGS)
