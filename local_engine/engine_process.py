@@ -253,7 +253,13 @@ def spawn_engine(config: EngineConfig, *, module: str = _SERVER_MODULE) -> Engin
             start_new_session=True,
         )
     absolute = msgspec.structs.replace(config, path=str(Path(config.path).resolve()))
-    ours.sendall(encode_frame(Configure(config=absolute)))
+    try:
+        ours.sendall(encode_frame(Configure(config=absolute)))
+    except OSError:  # it ended at once
+        ours.close()
+        process.kill()
+        process.wait()
+        raise
     return EngineProcess(process, ours)
 
 

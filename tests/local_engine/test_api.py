@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from local_engine.api import (
@@ -50,6 +51,15 @@ async def connect(engine: EngineProcess) -> EngineClient:
 def request(name: str = "r", **changes) -> GenerateRequest:
     options = {"namespace": b"a", "prompt": "canary-91ab", "max_tokens": 300, "temperature": 0.0}
     return GenerateRequest(id=name, **{**options, **changes})
+
+
+def test_a_process_that_ends_before_it_was_told_what_to_do_leaves_nothing_behind() -> None:
+    # More than a socket buffers, so that sending lasts until the process has ended.
+    huge = msgspec.structs.replace(config(), model_id="x" * 4_000_000)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="Broken pipe|reset"):
+        spawn_engine(huge, module="tests.no_such_module")
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
 def test_importing_the_api_loads_neither_torch_nor_a_tokenizer() -> None:
