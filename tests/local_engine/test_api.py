@@ -84,10 +84,10 @@ async def test_an_engine_killed_mid_stream_ends_its_streams_and_leaves_the_clien
     assert client.card == card == other.card
     events = 0
     with pytest.raises(EngineGone):
-        async with client.generate(request()) as generation:
+        async with client.generate(request(max_tokens=1500)) as generation:
             async for batch in generation:
                 events += sum(isinstance(each, TextDelta) for each in batch)
-                if events == 3:
+                if events >= 3:  # a batch may hold several
                     await engine.control.kill()
     assert generation.done is None
     assert events >= 3
