@@ -114,6 +114,7 @@ def kill_writers(tmp_path, rng: random.Random, *, rounds: int) -> None:
     assert check_books(url, root, tmp_path) > 0
 
 
+@pytest.mark.slow
 def test_killed_writers_and_loaders_lose_and_double_nothing(tmp_path, rng):
     kill_writers(tmp_path, rng, rounds=3)
 

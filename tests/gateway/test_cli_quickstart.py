@@ -61,6 +61,7 @@ def line_of(text, name):
     return next(line.removeprefix(name) for line in text.splitlines() if line.startswith(name))
 
 
+@pytest.mark.slow
 def test_quickstart_tells_its_story_and_nothing_else(tmp_path, environ):
     with UpstreamProcess({"m": [Chat(text="It scatters.")] * 2}, folder=tmp_path) as upstream:
         configure(tmp_path, port=free_port(), base_url=upstream.base_url)
@@ -76,6 +77,7 @@ def test_quickstart_tells_its_story_and_nothing_else(tmp_path, environ):
     assert line_of(first.stdout, "API key") == line_of(second.stdout, "API key")
 
 
+@pytest.mark.slow
 def test_the_administrators_key_is_not_spent_on_a_start_that_fails(tmp_path, environ):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -87,6 +89,7 @@ def test_the_administrators_key_is_not_spent_on_a_start_that_fails(tmp_path, env
     assert ADMIN in start(tmp_path, environ, "quickstart", "--once").stdout
 
 
+@pytest.mark.slow
 def test_the_administrators_key_is_shown_before_anything_can_fail(tmp_path, environ):
     configure(tmp_path, port=free_port())
     failed = start(tmp_path, environ, "quickstart", "--once")

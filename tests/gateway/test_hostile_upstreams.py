@@ -104,6 +104,7 @@ async def test_an_error_code_that_is_a_sentence_is_not_kept(tmp_path):
         assert settlement.error_code == "unnamed"
 
 
+@pytest.mark.slow
 async def test_frames_without_content_do_not_pile_up(tmp_path):
     role = 'data: {"id":"c1","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
     script = events(*[role * 20_000] * 40, CONTENT, STOP)
@@ -129,6 +130,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("script", LARGE.values(), ids=LARGE.keys())
+@pytest.mark.slow
 async def test_a_huge_answer_does_not_hold_up_others(tmp_path, script):
     async with in_front_of(tmp_path, script) as gateway:
         gateway.set_limits(attempts_max=1)

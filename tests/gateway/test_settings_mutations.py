@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +62,7 @@ def test_no_shuffle_of_the_lines_makes_the_loader_crash(order):
 
 
 @given(data=st.data())
+@pytest.mark.slow
 def test_no_value_in_any_place_makes_the_loader_crash(data):
     document = yaml.safe_load(EXAMPLE_TEXT)
     node = document
