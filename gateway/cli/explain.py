@@ -197,6 +197,8 @@ async def _explain(config: LoadedConfig, asked: _Asked) -> ExplainedRequest:
     status, keys = await _ask_gateway(config, wants_keys=bool(asked.key_id))
     for deployment, state in () if status is None else status.engines.items():
         board.set_fault(deployment, None if state == READY else state)
+    for deployment, speed in () if status is None else status.speeds.items():
+        board.note_speed(deployment, prefill_tps=speed.prefill_tps, decode_tps=speed.decode_tps)
     wall_us = clock.wall_us()
     question = Question(
         principal=_principal(config, asked, keys, now_us=wall_us),

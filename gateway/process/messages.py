@@ -70,6 +70,13 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
     spool_dir: str
 
 
+class EngineSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured speed of an engine, in whole tokens per busy second; quotes are made from it."""
+
+    prefill_tps: int
+    decode_tps: int
+
+
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What the admin socket tells about the running gateway.
 
@@ -78,9 +85,11 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
         pids: Process ids by role (`supervisor`, `ledger`, `worker-0`, `engine-local/...`).
         engines: State per local deployment: `ready`, `starting`, or a sentence that says why not.
         revision: Of the keys.
+        speeds: Per local deployment that was measured, as one worker knows it.
     """
 
     url: str
     pids: dict[str, int]
     engines: dict[str, str]
     revision: int
+    speeds: dict[str, EngineSpeed] = {}

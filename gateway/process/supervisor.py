@@ -32,7 +32,14 @@ from gateway.process.backoff import Backoff
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper
-from gateway.process.messages import Drain, KeysUpdate, LedgerStart, ServiceStatus, WorkerSetup
+from gateway.process.messages import (
+    Drain,
+    EngineSpeed,
+    KeysUpdate,
+    LedgerStart,
+    ServiceStatus,
+    WorkerSetup,
+)
 from gateway.settings.loader import LoadedConfig
 
 logger = logging.getLogger(__name__)
@@ -43,6 +50,7 @@ WORKER_MODULE = "gateway.process.worker"
 LEDGER_MODULE = "gateway.process.ledger_process"
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 30.0
+SPEEDS_TIMEOUT_S = 2.0
 DRAIN_S = 30.0
 
 _LEDGER_READS = ("list_keys", "spend_report", "recent_requests", "flush", "verify", "stats")
@@ -310,8 +318,23 @@ class Supervisor:
             if keeper.child is not None:
                 pids[keeper.name] = keeper.child.process.pid
         return ServiceStatus(
-            url=self.url, pids=pids, engines=self.engines.states(), revision=self._revision
+            url=self.url,
+            pids=pids,
+            engines=self.engines.states(),
+            revision=self._revision,
+            speeds=await self._speeds(),
         )
+
+    async def _speeds(self) -> dict[str, EngineSpeed]:
+        """Measured speeds as the first worker that answers knows them; workers measure alike."""
+        for child in self._living_workers():
+            try:
+                return await child.channel.call(
+                    "speeds", None, result_type=dict[str, EngineSpeed], timeout_s=SPEEDS_TIMEOUT_S
+                )
+            except ChannelError as error:
+                logger.warning("%s did not tell its engines' speeds: %s", child.name, error)
+        return {}
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -32,7 +32,14 @@ from gateway.http.protocol import BoundedProtocol
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.process.local_links import LocalLinks
-from gateway.process.messages import Drain, EngineFault, EngineLink, KeysUpdate, WorkerSetup
+from gateway.process.messages import (
+    Drain,
+    EngineFault,
+    EngineLink,
+    EngineSpeed,
+    KeysUpdate,
+    WorkerSetup,
+)
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
@@ -73,6 +80,7 @@ class Worker:
                 "add_engine": method(EngineLink, self._add_engine),
                 "engine_fault": method(EngineFault, self._engine_fault),
                 "drain": method(Drain, self._drain),
+                "speeds": method(type(None), self._speeds),
             },
             name="supervisor",
         )
@@ -112,6 +120,17 @@ class Worker:
         )
         self._configured.set()
         await self._parts.started.wait()
+
+    async def _speeds(self, _params: None, _fds: Sequence[int]) -> dict[str, EngineSpeed]:
+        admission = self._configured_parts().service.admission
+        found: dict[str, EngineSpeed] = {}
+        for name in admission.fleet.local:
+            speed = admission.health.speed(name)
+            if speed is not None:
+                found[name] = EngineSpeed(
+                    prefill_tps=speed.prefill_tps, decode_tps=speed.decode_tps
+                )
+        return found
 
     async def _update_keys(self, update: KeysUpdate, _fds: Sequence[int]) -> None:
         parts = self._configured_parts()

@@ -15,7 +15,7 @@ from gateway.clock import system_clock
 from gateway.dialects.openai_chat import BYTES_PER_TOKEN_HIGH, TEMPLATE_TOKENS_MAX
 from gateway.ledger.service import LedgerService
 from gateway.ledger.views import StoredKey
-from gateway.process.messages import ServiceStatus
+from gateway.process.messages import EngineSpeed, ServiceStatus
 from tests.support.admin_endpoint import admin_endpoint
 
 CONFIG = """
@@ -106,9 +106,15 @@ def keep_keys(folder, *records):
     anyio.run(keep)
 
 
-def running(engines, keys=()):
+def running(engines, keys=(), speeds=None):
     async def status(_params, _fds):
-        return ServiceStatus(url="http://127.0.0.1:1", pids={}, engines=engines, revision=1)
+        return ServiceStatus(
+            url="http://127.0.0.1:1",
+            pids={},
+            engines=engines,
+            revision=1,
+            speeds=speeds or {},
+        )
 
     async def list_keys(_params, _fds):
         return [StoredKey(record=one, created_at_us=0, disabled_at_us=None) for one in keys]
@@ -324,6 +330,15 @@ def test_states_of_engines_are_those_of_the_running_gateway(explain, tmp_path):
     assert "running gateway" in found["health"]
     with admin_endpoint(spool, running({"local/m": "ready"})):
         assert order(explain("--team", "open", "--model", "alone")) == ["local/m"]
+
+
+def test_a_machine_that_the_running_gateway_measured_is_quoted(explain, tmp_path):
+    speeds = {"local/m": EngineSpeed(prefill_tps=1_000, decode_tps=10)}
+    with admin_endpoint(tmp_path / "spool", running({"local/m": "ready"}, speeds=speeds)):
+        found = explain("--team", "open", "--model", "alone", "--max-tokens", "36")
+    # Nominal 0.10 USD per hour: 36 tokens at 10 a second are a thousandth of an hour.
+    (only,) = found["decision"]["candidates"]
+    assert Decimal("0.0001") <= Decimal(only["expected_usd"]) < Decimal("0.000101")
 
 
 def test_a_gateway_that_does_not_answer_is_a_fault(fareway, tmp_path):
