@@ -218,12 +218,22 @@ class RequestList(AdminModel):
     requests: list[RequestView]
 
 
+class EngineSpeedView(AdminModel):
+    """Whole tokens per busy second."""
+
+    prefill_tps: int
+    decode_tps: int
+
+
 class StatusAnswer(AdminModel):
     """The running gateway."""
 
     url: str
     pids: Mapping[str, int] = Field(description="Process ids by role.")
     engines: Mapping[str, str] = Field(description="`ready`, or why not, per local deployment.")
+    speeds: Mapping[str, EngineSpeedView] = Field(
+        description="Measured speed per local deployment; quotes are made from it."
+    )
     keys_revision: int
     ledger: Mapping[str, int | str] | None = Field(description="Null while it is away.")
     ledger_fault: str = Field(description="Why the ledger is away, empty when it is not.")

@@ -195,7 +195,11 @@ def _supervisor_methods(pages: Pages) -> dict[str, Method]:
 
     async def status(_params, _fds):
         return ServiceStatus(
-            url="http://127.0.0.1:1", pids={"supervisor": 1}, engines={}, revision=pages.revision
+            url="http://127.0.0.1:1",
+            pids={"supervisor": 1},
+            engines={},
+            revision=pages.revision,
+            speeds={"local/m": EngineSpeed(prefill_tps=200, decode_tps=20)},
         )
 
     return {

@@ -352,6 +352,7 @@ async def test_status_names_processes_and_what_waits(tmp_path) -> None:
     async with running_pages(tmp_path) as pages, pages.admin() as client:
         body = (await client.get("/admin/v1/status")).json()
         assert body["pids"] == {"supervisor": 1}
+        assert body["speeds"] == {"local/m": {"prefill_tps": 200, "decode_tps": 20}}
         assert body["ledger"]["backlog_bytes"] == 0
         assert body["ledger_fault"] == ""
         pages.ledger_is_away = True
