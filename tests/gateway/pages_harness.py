@@ -25,7 +25,7 @@ from gateway.http.service import Service
 from gateway.ledger.records import Intent, Settlement
 from gateway.ledger.spool import SpoolWriter
 from gateway.process.ledger_process import LedgerProcess
-from gateway.process.messages import LedgerStart, ServiceStatus
+from gateway.process.messages import EngineSpeed, LedgerStart, ServiceStatus
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.loader import load_text
 from tests.gateway.ledger_samples import FakeClock, intent, open_spool, settlement
