@@ -137,10 +137,7 @@ class Policy:
         """
         need = _need(self._compiled(tags))
         trust = self._trust.get(deployment)
-        lacking = need if trust is None else need & ~trust.at(at)
-        return tuple(
-            attribute for place, attribute in enumerate(self._attributes) if lacking >> place & 1
-        )
+        return self._names(need if trust is None else need & ~trust.at(at))
 
     def denied_by(self, tags: Iterable[str]) -> tuple[str, ...]:
         """Tags, given or implied, that let the request go nowhere; sorted, usually empty.
@@ -159,15 +156,20 @@ class Policy:
             UnknownTag: The policy has no such tag.
         """
         given = frozenset(tags)
-        allowed = self.allowed(given, at=at)
         denied_by = self.denied_by(given)
+        if denied_by:
+            return dict.fromkeys(self._trust, f"tag {', '.join(denied_by)} denies every deployment")
+        need = _need(self._compiled(given))
         return {
-            name: f"tag {', '.join(denied_by)} denies every deployment"
-            if denied_by
-            else f"lacks {', '.join(self.missing(given, name, at=at))}"
-            for name in self._trust
-            if name not in allowed
+            name: f"lacks {', '.join(self._names(lacking))}"
+            for name, trust in self._trust.items()
+            if (lacking := need & ~trust.at(at))
         }
+
+    def _names(self, mask: int) -> tuple[str, ...]:
+        return tuple(
+            attribute for place, attribute in enumerate(self._attributes) if mask >> place & 1
+        )
 
     def _compiled(self, tags: Iterable[str]) -> list[_CompiledTag]:
         found: list[_CompiledTag] = []
