@@ -70,14 +70,7 @@ def require_provider_keys(config: LoadedConfig, environ: Mapping[str, str]) -> N
         except SecretError as error:
             stated = next(one for one in _KEY_SETTINGS if getattr(provider, one) is not None)
             place = config.locate("providers", name, stated)
-            problems.append(
-                Problem(
-                    file=place.file,
-                    line=place.line,
-                    key_path=place.key_path,
-                    message=str(error),
-                )
-            )
+            problems.append(place.problem(str(error)))
     if problems:
         raise ConfigError(tuple(problems))
 

@@ -64,14 +64,7 @@ def fixed_key_records(
                     raise ValueError(f"is the same key as `{other.name}` of team `{other.team}`")
             except (SecretError, ValueError) as error:
                 place = config.locate("teams", team, "keys", index)
-                problems.append(
-                    Problem(
-                        file=place.file,
-                        line=place.line,
-                        key_path=place.key_path,
-                        message=str(error),
-                    )
-                )
+                problems.append(place.problem(str(error)))
     if problems:
         raise ConfigError(tuple(problems))
     return tuple(records.values())

@@ -187,10 +187,7 @@ def _checked(
     settings, faults, sound = validation.validate(tree)
     errors, warnings = [*problems, *faults], list[Problem]()
     for finding in references.check(settings, names=_names(tree), today=today):
-        place = nodes.locate(sound, finding.path)
-        problem = Problem(
-            file=place.file, line=place.line, key_path=place.key_path, message=finding.message
-        )
+        problem = nodes.locate(sound, finding.path).problem(finding.message)
         (errors if finding.is_error else warnings).append(problem)
     settings, device_problem = _with_device(settings, environ)
     if device_problem is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+from gateway.settings.errors import Problem
+
 Plain = str | int | bool | Decimal | None | dict[str, "Plain"] | tuple["Plain", ...]
 """A tree without lines, as the models take it."""
 
@@ -74,6 +76,10 @@ class Place:
     file: str
     line: int
     key_path: str
+
+    def problem(self, message: str) -> Problem:
+        """A problem with what stands here."""
+        return Problem(file=self.file, line=self.line, key_path=self.key_path, message=message)
 
 
 def locate(root: Mapping, path: tuple[str | int, ...]) -> Place:

@@ -148,12 +148,5 @@ def unbuilt(loaded: LoadedConfig) -> tuple[Problem, ...]:
     for uses in UNBUILT.values():
         for path, what in uses(loaded.settings):
             place = loaded.locate(*path)
-            problems.append(
-                Problem(
-                    file=place.file,
-                    line=place.line,
-                    key_path=place.key_path,
-                    message=f"{what}: not built yet, take it out to serve",
-                )
-            )
+            problems.append(place.problem(f"{what}: not built yet, take it out to serve"))
     return tuple(sorted(problems, key=lambda problem: (problem.file, problem.line or 0)))
