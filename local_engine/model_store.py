@@ -113,12 +113,12 @@ class ModelStore:
             return None
         recorded = _read_record(path)
         if recorded is None:
-            return _write_record(path, source=source, sha256=_hash(path))
+            return _write_record(path, source=source, sha256=digest_of(path))
         status = path.stat()
         if status.st_size == recorded.model.size_bytes:
             if status.st_mtime_ns == recorded.mtime_ns:
                 return recorded.model
-            if _hash(path) == recorded.model.sha256:
+            if digest_of(path) == recorded.model.sha256:
                 return _write_record(path, source=source, sha256=recorded.model.sha256)
         raise _changed(recorded.model)
 
@@ -131,7 +131,7 @@ class ModelStore:
         stored = self.find(source)
         if stored is None:
             raise ModelStoreError(f"{source} is not stored: pull it first")
-        if _hash(stored.path) != stored.sha256:
+        if digest_of(stored.path) != stored.sha256:
             raise _changed(stored)
         return stored
 
@@ -165,7 +165,7 @@ class ModelStore:
         return fetch_from_hub(source, staging, on_progress=on_progress, endpoint=self._hub_endpoint)
 
     def _put_in_place(self, source: ModelSource, fetched: Fetched) -> StoredModel:
-        digest = _hash(fetched.path)
+        digest = digest_of(fetched.path)
         if fetched.sha256 is not None and digest != fetched.sha256:
             fetched.path.unlink()
             raise ModelStoreError(
@@ -275,7 +275,8 @@ def _write_record(path: Path, *, source: str, sha256: str) -> StoredModel:
     return StoredModel(path=path, sha256=sha256, size_bytes=status.st_size, source=source)
 
 
-def _hash(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

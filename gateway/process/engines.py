@@ -8,7 +8,6 @@ gateway serves: workers learn why a local deployment is not there and say so.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ from local_engine.api import (
     ModelFileError,
     spawn_engine,
 )
-from local_engine.model_store import ModelStore, ModelStoreError, OnProgress, StoredModel
+from local_engine.model_store import ModelStore, ModelStoreError, OnProgress, StoredModel, digest_of
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +196,7 @@ class EngineSupervisor:
         if spec.source.startswith(FILE_SOURCE):
             path, sha256 = Path(spec.source.removeprefix(FILE_SOURCE)), None
             if spec.sha256 is not None:
-                sha256 = await anyio.to_thread.run_sync(_digest, path)
+                sha256 = await anyio.to_thread.run_sync(digest_of, path)
         else:
             stored = await self._fetch_stored(spec.source)
             path, sha256 = stored.path, stored.sha256
@@ -248,11 +247,6 @@ class EngineSupervisor:
         finally:
             ours.close()
             theirs.close()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fault(running: _Running) -> EngineFault:
