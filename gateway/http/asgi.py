@@ -15,13 +15,22 @@ import anyio.to_thread
 import msgspec
 
 from gateway import errors
-from gateway.http.chat import ChatCall, authenticate, request_id_headers
+from gateway.http.chat import ChatCall, authenticate
+from gateway.http.cycle import Cycle
 from gateway.http.errors import error_headers, openai_body, row_of
-from gateway.http.messages import AsgiApplication, Headers, Receive, Scope
+from gateway.http.messages import (
+    AsgiApplication,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    request_id_headers,
+)
 from gateway.http.models import model_entry, model_list
+from gateway.http.protocol import CYCLE
 from gateway.http.service import Service
-from gateway.relay.client_stream import Send
-from gateway.telemetry.metrics import PROMETHEUS_CONTENT_TYPE
+from gateway.telemetry.exposition import PROMETHEUS_CONTENT_TYPE
+from gateway.telemetry.scrape import ScrapeFailed
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +38,7 @@ VENDOR_PREFIXES: Final = ("/openai/v1/", "/inference/v1/")
 MODELS_PREFIX: Final = "/v1/models/"
 _SLOW_PREFIXES: Final = ("/ui", "/admin/v1/", "/openapi.json")
 
-Handler = Callable[[Headers, Receive, Send], Awaitable[None]]
+Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class _Health(msgspec.Struct):
@@ -67,10 +76,9 @@ class Application:
         if path.startswith(_SLOW_PREFIXES):
             await self._slow(scope, receive, send)
             return
-        headers = cast("Headers", scope["headers"])
         method = cast("str", scope["method"])
         try:
-            await self._handler(path, method)(headers, receive, send)
+            await self._handler(path, method)(scope, receive, send)
         except errors.GatewayError as error:
             await self._send_error(send, error)
         except Exception:  # the request boundary
@@ -105,26 +113,29 @@ class Application:
                     self._pages = await anyio.to_thread.run_sync(self._make_pages, self.service)
         await self._pages(scope, receive, send)
 
-    async def _chat(self, headers: Headers, receive: Receive, send: Send) -> None:
-        await ChatCall(service=self.service, headers=headers, receive=receive, send=send).run()
+    async def _chat(self, scope: Scope, receive: Receive, _send: Send) -> None:
+        cycle = cast("Cycle", scope[CYCLE])
+        await ChatCall(
+            service=self.service, headers=_headers(scope), receive=receive, cycle=cycle
+        ).run()
 
-    async def _models(self, headers: Headers, _receive: Receive, send: Send) -> None:
-        principal = authenticate(self.service, headers)
+    async def _models(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        principal = authenticate(self.service, _headers(scope))
         await self._send(send, 200, model_list(self.service, principal))
 
     def _model(self, path: str) -> Handler:
         name = path.removeprefix(MODELS_PREFIX)
 
-        async def answer(headers: Headers, _receive: Receive, send: Send) -> None:
-            principal = authenticate(self.service, headers)
+        async def answer(scope: Scope, _receive: Receive, send: Send) -> None:
+            principal = authenticate(self.service, _headers(scope))
             await self._send(send, 200, model_entry(self.service, principal, name))
 
         return answer
 
-    async def _healthz(self, _headers: Headers, _receive: Receive, send: Send) -> None:
+    async def _healthz(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await self._send(send, 200, b'{"status":"ok"}')
 
-    async def _readyz(self, _headers: Headers, _receive: Receive, send: Send) -> None:
+    async def _readyz(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         service = self.service
         reasons = [reason for reason in (service.spool_fault(),) if reason]
         if service.is_draining:
@@ -138,11 +149,14 @@ class Application:
         )
         await self._send(send, 503 if reasons else 200, body)
 
-    async def _metrics(self, _headers: Headers, _receive: Receive, send: Send) -> None:
-        self.service.metrics.in_flight.set(self.service.in_flight)
-        await self._send(
-            send, 200, self.service.metrics.render(), content_type=PROMETHEUS_CONTENT_TYPE
-        )
+    async def _metrics(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        status = 200
+        try:
+            text = await self.service.scraper.text()
+        except ScrapeFailed as error:
+            logger.warning("%s", error)
+            status, text = 503, f"{error}\n".encode()
+        await self._send(send, status, text, content_type=PROMETHEUS_CONTENT_TYPE)
 
     async def _send_error(self, send: Send, error: errors.GatewayError) -> None:
         await self._send(send, row_of(error).status, openai_body(error), extra=error_headers(error))
@@ -164,6 +178,10 @@ class Application:
         ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def _headers(scope: Scope) -> Headers:
+    return cast("Headers", scope["headers"])
 
 
 def canonical_path(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
@@ -13,12 +14,24 @@ from gateway.admission.admit import Admitted, refusal_error
 from gateway.auth.directory import AuthFailure, Principal
 from gateway.dialects import openai_chat
 from gateway.dialects.controls import Controls, read_controls
+from gateway.http.cycle import Cycle
 from gateway.http.errors import error_headers, openai_body, openai_event, row_of
-from gateway.http.messages import ClientGone, Headers, Receive, check_is_json, header, read_body
+from gateway.http.guard import Ending, RequestGuard
+from gateway.http.messages import (
+    ClientGone,
+    Headers,
+    Receive,
+    check_is_json,
+    check_length,
+    header,
+    header_lines,
+    read_body,
+)
 from gateway.http.service import Service
-from gateway.relay.attempts import Candidate, Job, header_text
-from gateway.relay.client_stream import ClientStream, Send
+from gateway.relay.attempts import Candidate, Job
+from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.journal import Booking
+from gateway.relay.request_head import RequestHead, header_text, request_id_lines
 from gateway.routing.ranking import Candidate as Ranked
 from pricing.price_book import Unpriced
 from providers.contract import ChatRequest
@@ -42,28 +55,28 @@ class ChatCall:
         service: The worker's parts.
         headers: Raw request headers, names in lower case.
         receive: ASGI's.
-        send: ASGI's.
+        cycle: The connection's side of the call.
     """
 
     service: Service
     headers: Headers
     receive: Receive
-    send: Send
+    cycle: Cycle
 
     async def run(self) -> None:
         """Answer the client, whatever happens."""
         service = self.service
         request_id = service.new_id()
-        client = ClientStream(self.send, service.clock.monotonic_s)
-        base = request_id_headers(request_id)
         accepted_s = service.clock.monotonic_s()
+        client = ClientStream(self.cycle, service.clock.monotonic_s)
+        head = RequestHead(id_lines=request_id_lines(request_id), ready_s=accepted_s)
         service.enter()
         status = 200
         try:
-            await self._answer(request_id, client, base, accepted_s)
+            await self._answer(request_id, client, head, accepted_s)
         except errors.GatewayError as error:
             status = row_of(error).status
-            await _send_error(client, error, self._completed(base, accepted_s))
+            await self._send_error(client, error, head)
         except ClientGone:
             status = 499
         except Exception:  # the request boundary
@@ -72,26 +85,15 @@ class ChatCall:
             fault = errors.InternalFault(
                 f"an internal error; quote request id {request_id.hex()} to the operator"
             )
-            await _send_error(client, fault, self._completed(base, accepted_s))
+            await self._send_error(client, fault, head)
         finally:
             service.leave()
-            service.metrics.requests.labels(route=ROUTE, status=str(status)).inc()
-
-    def _completed(
-        self, base: list[tuple[bytes, bytes]], accepted_s: float
-    ) -> list[tuple[bytes, bytes]]:
-        """The headers of an error, with those that the refused request did not live to get."""
-        known = {name for name, _ in base}
-        overhead_s = self.service.clock.monotonic_s() - accepted_s
-        facts = ((b"x-fareway-tags", b""), _overhead_header(overhead_s))
-        return [*base, *(fact for fact in facts if fact[0] not in known)]
+            service.metrics.note_request(
+                ROUTE, status, service.clock.monotonic_s() - accepted_s, head.overhead_s
+            )
 
     async def _answer(
-        self,
-        request_id: bytes,
-        client: ClientStream,
-        base: list[tuple[bytes, bytes]],
-        accepted_s: float,
+        self, request_id: bytes, client: ClientStream, head: RequestHead, accepted_s: float
     ) -> None:
         service = self.service
         if service.is_draining:
@@ -100,49 +102,85 @@ class ChatCall:
             )
         principal = authenticate(service, self.headers)
         check_is_json(self.headers)
-        body = await read_body(self.receive, self.headers, max_bytes=service.max_body_bytes)
+        body = await self._body()
+        head.note_ready(service.clock.monotonic_s())
         parsed = await _parse(body)
         del body
         controls = read_controls(self.headers, parsed.metadata)
         admitted = service.admission.admit(
             principal, parsed, controls, wall_us=service.clock.wall_us()
         )
-        base.append((b"x-fareway-tags", header_text(",".join(admitted.tags))))
+        head.tags = header_text(",".join(admitted.tags))
         if admitted.decision.refusal is not None:
             raise refusal_error(admitted.decision.refusal)
-        job = self._job(request_id, principal, parsed, controls, admitted, base, accepted_s)
+        job = self._job(request_id, principal, parsed, controls, admitted, head, accepted_s)
         await self._relay(job, client)
 
+    async def _body(self) -> bytes:
+        whole = self.cycle.take_whole_body()
+        if whole is None:
+            return await read_body(
+                self.receive, self.headers, max_bytes=self.service.max_body_bytes
+            )
+        check_length(len(whole), self.service.max_body_bytes)
+        return whole
+
     async def _relay(self, job: Job, client: ClientStream) -> None:
-        failure: errors.GatewayError | None = None
-        async with anyio.create_task_group() as tasks:
-            scope = tasks.cancel_scope
-            self.service.relays[client] = scope
-            tasks.start_soon(self._watch_client, scope)
-            try:
-                await self.service.relay.run(job, client)
-            except errors.GatewayError as error:
-                failure = error  # raised outside, so that the task group does not wrap it
-            finally:
-                del self.service.relays[client]
-            scope.cancel()
-        if failure is not None:
-            raise failure
-        if client.is_cut and not client.is_finished:
+        service, cycle = self.service, self.cycle
+        task = asyncio.current_task()
+        assert task is not None, "a request is served by a task"
+        guard = RequestGuard(task)
+        if cycle.disconnected:  # while a large body was parsed
+            raise ClientGone
+        cycle.on_gone = guard.client_left
+        service.relays[client] = guard
+        # The provider's deadlines stand still while a client does not read; this one does not.
+        patience = asyncio.get_running_loop().call_later(
+            service.relay.limits.patience_s, guard.end, Ending.OUT_OF_TIME
+        )
+        try:
+            await service.relay.run(job, client)
+        except asyncio.CancelledError:
+            if not guard.took_over():
+                raise
+        finally:
+            patience.cancel()
+            cycle.on_gone = None
+            del service.relays[client]
+        if guard.ending is None or client.is_finished:
+            return
+        if guard.ending is Ending.CUT:
             raise errors.Draining(
                 "this process is shutting down and had to end the answer; try again",
                 retry_after_s=RETRY_WHEN_DRAINING_S,
             )
-        if not client.is_finished:
-            raise ClientGone
+        if guard.ending is Ending.OUT_OF_TIME:
+            cycle.abort()
+        raise ClientGone
 
-    async def _watch_client(self, scope: anyio.CancelScope) -> None:
-        """Cancel the attempt, and with it the upstream, when the client leaves."""
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                scope.cancel()
-                return
+    async def _send_error(
+        self,
+        client: ClientStream,
+        error: errors.GatewayError,
+        head: RequestHead,
+    ) -> None:
+        if client.is_finished:
+            return
+        if client.is_started:
+            # Nobody has to read it: a client that does not shall not hold the request.
+            with anyio.move_on_after(ERROR_EVENT_S):
+                await client.write(openai_event(error))
+            client.finish(b"", is_clean=False)
+            return
+        head.note_dispatch(self.service.clock.monotonic_s())
+        lines = (
+            head.lines(),
+            b"x-fareway-deployment: %b\r\n" % header_text(error.deployment or "none"),
+            b"x-fareway-attempts: %d\r\n" % error.attempts,
+            header_lines(error_headers(error)),
+            JSON_HEADER,
+        )
+        await client.send_whole(row_of(error).status, b"".join(lines), openai_body(error))
 
     def _job(
         self,
@@ -151,14 +189,11 @@ class ChatCall:
         parsed: openai_chat.ParsedChat,
         controls: Controls,
         admitted: Admitted,
-        base: list[tuple[bytes, bytes]],
+        head: RequestHead,
         accepted_s: float,
     ) -> Job:
         service = self.service
         decision = admitted.decision
-        overhead_s = service.clock.monotonic_s() - accepted_s
-        service.metrics.overhead.observe(overhead_s)
-        base.append(_overhead_header(overhead_s))
         adapted: tuple[str, ...] = ()
         if header(self.headers, b"idempotency-key") is not None:
             adapted = ("idempotency-key ignored",)
@@ -186,7 +221,7 @@ class ChatCall:
             prompt_tokens_estimate=parsed.prompt_tokens_estimate,
             allows_empty=parsed.max_output_tokens == 0,
             accepted_s=accepted_s,
-            headers=tuple(base),
+            head=head,
             adapted=adapted,
         )
 
@@ -223,34 +258,3 @@ async def _parse(body: bytes) -> openai_chat.ParsedChat:
     if len(body) <= PARSE_HERE_BYTES_MAX:
         return openai_chat.parse(body)
     return await anyio.to_thread.run_sync(openai_chat.parse, body)
-
-
-def request_id_headers(request_id: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers that name a request."""
-    text = request_id.hex().encode()
-    return [(b"x-fareway-request-id", text), (b"x-request-id", text)]
-
-
-def _overhead_header(overhead_s: float) -> tuple[bytes, bytes]:
-    return (b"x-fareway-overhead-ms", f"{overhead_s * 1000:.2f}".encode())
-
-
-async def _send_error(
-    client: ClientStream, error: errors.GatewayError, base: list[tuple[bytes, bytes]]
-) -> None:
-    if client.is_finished:
-        return
-    if client.is_started:
-        # Nobody has to read it: a client that does not shall not hold the request.
-        with anyio.move_on_after(ERROR_EVENT_S):
-            await client.write(openai_event(error))
-            await client.finish(is_clean=False)
-        return
-    headers = [
-        *base,
-        (b"x-fareway-deployment", header_text(error.deployment or "none")),
-        (b"x-fareway-attempts", str(error.attempts).encode()),
-        *error_headers(error),
-        (b"content-type", b"application/json"),
-    ]
-    await client.send_whole(row_of(error).status, headers, openai_body(error))

@@ -8,11 +8,11 @@ from typing import Any, cast
 import anyio
 
 from gateway.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, UnsupportedMediaType
-from gateway.relay.client_stream import Send
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Headers = Sequence[tuple[bytes, bytes]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_STALL_S = 30.0
@@ -70,7 +70,7 @@ async def read_body(
     if declared is not None:
         if not declared.isdigit():
             raise InvalidRequest("content-length is no number")
-        _check_size(int(declared[:18]), max_bytes)  # more digits are too large in any case
+        check_length(int(declared[:18]), max_bytes)  # more digits are too large in any case
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -79,7 +79,7 @@ async def read_body(
             raise ClientGone
         chunk = cast("bytes", message.get("body", b""))
         size += len(chunk)
-        _check_size(size, max_bytes)
+        check_length(size, max_bytes)
         chunks.append(chunk)
         if not message.get("more_body", False):
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -93,8 +93,24 @@ async def _receive_within(receive: Receive, stall_s: float) -> MutableMapping[st
         raise BodyTooSlow(f"nothing of the body came for {stall_s:g} s") from error
 
 
-def _check_size(size: int, max_bytes: int) -> None:
+def check_length(size: int, max_bytes: int) -> None:
+    """Refuse a body that is too long.
+
+    Raises:
+        BodyTooLarge: It is.
+    """
     if size > max_bytes:
         raise BodyTooLarge(
             f"the body is larger than {max_bytes // (1024 * 1024)} MiB (server.max_body_mib)"
         )
+
+
+def request_id_headers(request_id: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers that every answer has, for those that go out by ASGI."""
+    text = request_id.hex().encode()
+    return [(b"x-fareway-request-id", text), (b"x-request-id", text)]
+
+
+def header_lines(headers: Headers) -> bytes:
+    """Headers as lines, each with its line end; values must be fit for that."""
+    return b"".join([b"%b: %b\r\n" % pair for pair in headers])

@@ -23,7 +23,7 @@ from gateway.auth.keys import RandomBytes
 from gateway.dashboard.pages import make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
 from gateway.http import admin, openapi
-from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate, request_id_headers
+from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
 from gateway.http.errors import error_headers, openai_body, row_of
 from gateway.http.messages import (
     AsgiApplication,
@@ -31,13 +31,14 @@ from gateway.http.messages import (
     Headers,
     Receive,
     Scope,
+    Send,
     check_is_json,
     read_body,
+    request_id_headers,
 )
 from gateway.http.openapi_models import ErrorAnswer
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
-from gateway.relay.client_stream import Send
 
 logger = logging.getLogger(__name__)
 

@@ -13,14 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import urllib.parse
 from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import HeadersTooLarge
+from gateway.http.cycle import Cycle
 from gateway.http.errors import openai_body, row_of
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 """Longest request line with headers; what a single read brings at once may be more."""
@@ -40,6 +45,9 @@ UNREAD_S_MAX: Final = 1000.0
 """Longest time that a client may leave an answer unread. Above the relay's patience with a stream
 at the default deadlines; closing alone would wait for the client to read, and keep the socket."""
 
+CYCLE: Final = "fareway.cycle"
+"""Key of an ASGI scope under which hot routes find the connection's `Cycle`."""
+
 _UPGRADE_HEADERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
 
 logger = logging.getLogger(__name__)
@@ -56,6 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
     rest_s_max = REST_S_MAX
     unread_s_max = UNREAD_S_MAX
     _bare_bytes = 0  # since the last byte of a body, or since a head began
+    _served: Cycle | None = None  # the request being answered, or answered last
     _is_in_head = True
     _is_upgrade = False  # whether the head that was just read wishes for another protocol
     _has_moved = False  # whether this read held a part of a body or the start of a head
@@ -69,11 +78,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+        """Forget the timers, and tell whoever works on an answer for this client."""
         self._end_head()
         self._end_rest()
         self._end_unread()
         super().connection_lost(exc)
+        # uvicorn tells the request that came last, which may wait behind the one being answered.
+        if self._served is not None:
+            self._served.note_gone()
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is answered, or not at all."""
@@ -117,7 +129,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _PipelineTooLong
         self._is_in_head = False
         self._end_head()
-        super().on_headers_complete()
+        self._begin()
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
@@ -137,6 +149,45 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self._is_in_head and not self.pipeline and self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.rest_s_max, self.transport.close)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._served = cast("Cycle", cycle)
+        super()._start_asgi_task(cycle, app)
+
+    def _begin(self) -> None:
+        """What uvicorn does when a head is complete, with a cycle of ours."""
+        http_version = self.parser.get_http_version()
+        scope = cast("dict[str, object]", self.scope)
+        scope["method"] = self.parser.get_method().decode("ascii")
+        if http_version != "1.1":
+            scope["http_version"] = http_version
+        url = httptools.parse_url(self.url)
+        raw_path = url.path
+        path = raw_path.decode("ascii")
+        scope["path"] = urllib.parse.unquote(path) if "%" in path else path
+        scope["raw_path"] = raw_path
+        scope["query_string"] = url.query or b""
+        before = cast("Cycle | None", self.cycle)  # None before a first request
+        self.cycle = cycle = Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        scope[CYCLE] = cycle
+        app = cast("ASGI3Application", self.app)
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, app))
 
     def _feed(self, data: bytes) -> None:
         self._unset_keepalive_if_required()

@@ -12,9 +12,11 @@ from gateway.admission.admit import Admission
 from gateway.auth.directory import KeyDirectory
 from gateway.channel import Channel
 from gateway.clock import Clock
+from gateway.http.guard import Ending, RequestGuard
 from gateway.relay.attempts import Relay
 from gateway.relay.client_stream import ClientStream
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.scrape import Scraper
 
 CUT_S = 1.0
 """How long requests that were cut may take to say so."""
@@ -28,7 +30,8 @@ class Service:
         directory: Every key; replaced when the supervisor sends a new one.
         admission: Tags, policy, fleet, decision.
         relay: Runs decisions.
-        metrics: The worker's registry.
+        metrics: What this worker counts.
+        scraper: Answers `/metrics` for all workers.
         clock: Time.
         new_id: Makes request ids.
         max_body_bytes: Largest request body.
@@ -38,7 +41,7 @@ class Service:
         spool_fault: Why the spool takes no record, empty when it does.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
-        relays: Answers that are being relayed now, with the scope that ends each.
+        relays: Answers that are being relayed now, with what ends each.
         started_s: Whole seconds since the epoch at which the worker started.
     """
 
@@ -46,6 +49,7 @@ class Service:
     admission: Admission
     relay: Relay
     metrics: Metrics
+    scraper: Scraper
     clock: Clock
     new_id: Callable[[], bytes]
     max_body_bytes: int
@@ -56,8 +60,8 @@ class Service:
     started_s: int
     is_draining: bool = False
     in_flight: int = 0
-    relays: dict[ClientStream, anyio.CancelScope] = field(
-        default_factory=dict[ClientStream, anyio.CancelScope]
+    relays: dict[ClientStream, RequestGuard] = field(
+        default_factory=dict[ClientStream, RequestGuard]
     )
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -79,9 +83,9 @@ class Service:
 
     async def cut(self) -> None:
         """End what is still being relayed: attempts are settled, clients are told why."""
-        for client, scope in self.relays.items():
+        for client, guard in self.relays.items():
             client.is_cut = True
-            scope.cancel()
+            guard.end(Ending.CUT)
         with anyio.move_on_after(CUT_S):
             await self.wait_idle()
 

@@ -6,6 +6,7 @@ Each attempt is journaled before it is dispatched and settled exactly once, what
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +20,12 @@ from gateway.errors import GatewayError
 from gateway.health import HealthBoard
 from gateway.ledger.errors import SpoolError
 from gateway.ledger.records import AttemptStatus, Settlement
-from gateway.relay.client_stream import ClientStream, HeaderPairs
+from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.frames import StreamFrames
+from gateway.relay.heartbeat import Heartbeat
 from gateway.relay.journal import Booking, Journal, OpenAttempt, Outcome
 from gateway.relay.plan import EMPTY_ANSWER_RETRIES, Failure, final_error, next_step, was_refused
+from gateway.relay.request_head import RequestHead, header_text
 from gateway.telemetry.metrics import Metrics
 from pricing.money import PicoUsd, format_usd
 from pricing.price_book import PriceVersion, Unpriced
@@ -63,7 +66,7 @@ class Job:
         prompt_tokens_estimate: For a booking without counts.
         allows_empty: Whether an answer without content is what was asked for (`max_tokens: 0`).
         accepted_s: Monotonic instant at which the request was accepted.
-        headers: Headers that do not depend on the attempt.
+        head: The part of the answer's head that does not depend on the attempt.
         adapted: Changes to the request that were made before any attempt.
     """
 
@@ -73,7 +76,7 @@ class Job:
     prompt_tokens_estimate: int
     allows_empty: bool
     accepted_s: float
-    headers: HeaderPairs
+    head: RequestHead
     adapted: Sequence[str] = ()
 
 
@@ -96,6 +99,11 @@ class RelayLimits:
     heartbeat_s: float
     is_strict: bool
     flush_s: float = 60.0
+
+    @property
+    def patience_s(self) -> float:
+        """The longest that a request may take, its client's reading included."""
+        return self.deadlines.total_s + self.flush_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,33 +136,20 @@ class Relay:
         Raises:
             GatewayError: Every attempt failed. When `client.is_started`, headers are out and the
                 caller ends the stream with an error event.
-
-        Returns without `client.is_finished` when the client took nothing for too long.
         """
-        failure: GatewayError | None = None
-        async with anyio.create_task_group() as tasks:
-            if job.request.is_stream:
-                tasks.start_soon(self._keep_alive, job, client)
-            try:
-                await self._run_attempts(job, client)
-            except GatewayError as error:
-                failure = error  # raised outside, so that the task group does not wrap it
-            tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-
-    async def _keep_alive(self, job: Job, client: ClientStream) -> None:
-        """Send headers and then comments while the upstream is silent, at event boundaries only."""
-        while not client.is_finished:
-            silent_s = self.clock.monotonic_s() - client.last_sent_s
-            if silent_s < self.limits.heartbeat_s:
-                await anyio.sleep(self.limits.heartbeat_s - silent_s)
-            elif client.is_started:
-                await client.heartbeat()
-            else:
-                deployment, number = client.attempt
-                await client.start(self.head(job, deployment, number, []))
-                await client.heartbeat()
+        heartbeat = None
+        if job.request.is_stream:
+            heartbeat = Heartbeat(
+                client,
+                period_s=self.limits.heartbeat_s,
+                monotonic_s=self.clock.monotonic_s,
+                headers=lambda: self.head(job, *client.attempt, []),
+            )
+        try:
+            await self._run_attempts(job, client)
+        finally:
+            if heartbeat is not None:
+                heartbeat.stop()
 
     async def _run_attempts(self, job: Job, client: ClientStream) -> None:
         failures: list[Failure] = []
@@ -166,11 +161,8 @@ class Relay:
                 relay=self, job=job, candidate=candidate, client=client, failures=tuple(failures)
             )
             client.attempt = (candidate.deployment, len(failures) + 1)
-            # The provider's deadlines stand still while a client does not read; this one does not.
-            patience_s = self.limits.deadlines.total_s + self.limits.flush_s
             try:
-                with anyio.move_on_after(patience_s):
-                    await attempt.run()
+                await attempt.run()
             except ProviderError as error:
                 failures.append(Failure(deployment=candidate.deployment, error=error))
                 if isinstance(error, CapacityError) and error.retry_after_s:
@@ -191,23 +183,21 @@ class Relay:
                 failure = final_error(failures)
                 failure.deployment, failure.attempts = candidate.deployment, len(failures)
                 raise failure
-            self.metrics.fallbacks.labels(reason=type(failures[-1].error).__name__).inc()
+            self.metrics.note_retry(type(failures[-1].error).__name__, step.candidate != index)
             await anyio.sleep(step.pause_s)
             index = step.candidate
 
-    def head(
-        self, job: Job, deployment: str, attempts: int, adapted: Sequence[str]
-    ) -> list[tuple[bytes, bytes]]:
-        """Response headers that name the attempt."""
-        headers = [
-            *job.headers,
-            (b"x-fareway-deployment", header_text(deployment)),
-            (b"x-fareway-attempts", str(attempts).encode()),
-        ]
-        adapted = [*job.adapted, *adapted]
-        if adapted:
-            headers.append((b"x-fareway-adapted", header_text(", ".join(adapted))))
-        return headers
+    def head(self, job: Job, deployment: str, attempts: int, adapted: Sequence[str]) -> bytes:
+        """Response header lines that name the attempt."""
+        lines = b"%bx-fareway-deployment: %b\r\nx-fareway-attempts: %d\r\n" % (
+            job.head.lines(),
+            header_text(deployment),
+            attempts,
+        )
+        if job.adapted or adapted:
+            changes = header_text(", ".join([*job.adapted, *adapted]))
+            lines += b"x-fareway-adapted: %b\r\n" % changes
+        return lines
 
 
 @dataclass(slots=True, kw_only=True)
@@ -252,6 +242,7 @@ class _Attempt:
         try:
             if relay.limits.is_strict:
                 await relay.journal.wait_durable(opened)
+            job.head.note_dispatch(relay.clock.monotonic_s())
             await self._relay(frames, facts, outcome)
             if outcome.ttft_us is None:
                 # Nothing was streamed: the whole answer is the first content that goes out.
@@ -262,7 +253,7 @@ class _Attempt:
         except ProviderError as error:
             self._note_failure(error, frames, facts, outcome)
             raise
-        except anyio.get_cancelled_exc_class():
+        except asyncio.CancelledError:
             self._note_cut(outcome)
             raise
         except GatewayError as error:
@@ -310,9 +301,6 @@ class _Attempt:
         if not client.has_content:
             client.has_content = True
             outcome.ttft_us = self._since_accepted_us()
-            self.relay.metrics.ttft.labels(deployment=self.candidate.deployment).observe(
-                outcome.ttft_us / 1_000_000
-            )
         await client.write(data)
 
     def _since_accepted_us(self) -> int:
@@ -366,8 +354,11 @@ class _Attempt:
             # The intent is on disk: the loader will book it as unknown and keep its exposure.
             logger.exception("attempt %s could not be settled", opened.event_id.hex())
             return None
-        self.relay.metrics.observe_attempt(
-            deployment=self.candidate.deployment, team=self.job.booking.team, settlement=settlement
+        decode_s = None
+        if self.job.request.is_stream and outcome.ttft_us is not None:
+            decode_s = (self._since_accepted_us() - outcome.ttft_us) / 1_000_000
+        self.relay.metrics.note_attempt(
+            self.candidate.deployment, self.job.booking.team, settlement, decode_s
         )
         return settlement
 
@@ -379,10 +370,9 @@ class _Attempt:
         head = self.relay.head(self.job, self.candidate.deployment, self._number, facts.adapted)
         if not self.job.request.is_stream:
             if cost_usd is not None:
-                head.append((b"x-fareway-cost-usd", cost_usd.encode()))
-            head.append((b"content-type", b"application/json"))
+                head += b"x-fareway-cost-usd: %b\r\n" % cost_usd.encode()
             self.client.has_content = True
-            await self.client.send_whole(200, head, frames.whole_answer(cost_usd))
+            await self.client.send_whole(200, head + JSON_HEADER, frames.whole_answer(cost_usd))
             return
         if not self.client.is_started:
             await self.client.start(head)
@@ -391,15 +381,4 @@ class _Attempt:
             attempts=self._number,
             request_id=self.job.booking.request_id.hex(),
         )
-        last = frames.release() + frames.last_usage(cost_usd, final)
-        if last:
-            await self.client.write(last)
-        await self.client.finish(is_clean=True)
-
-
-def header_text(text: str) -> bytes:
-    """A header value for any text: ASCII as it is, everything else percent-encoded as UTF-8."""
-    return b"".join(
-        bytes([byte]) if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte
-        for byte in text.encode("utf-8", "surrogatepass")
-    )
+        self.client.finish(frames.release() + frames.last_usage(cost_usd, final), is_clean=True)

@@ -1,21 +1,48 @@
-"""The client's side of an answer: headers once, then bytes, over ASGI's `send`."""
+"""The client's side of an answer: headers once, then bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from gateway.dialects.openai_answer import DONE, HEARTBEAT
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-HeaderPairs = Sequence[tuple[bytes, bytes]]
-
 EVENT_STREAM_HEADERS: Final = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache, no-transform"),
+    b"content-type: text/event-stream; charset=utf-8\r\n"
+    b"cache-control: no-cache, no-transform\r\n"
     # nginx in front of us must not collect the stream.
-    (b"x-accel-buffering", b"no"),
+    b"x-accel-buffering: no\r\n"
 )
+JSON_HEADER: Final = b"content-type: application/json\r\n"
+
+
+class Wire(Protocol):
+    """A connection on which one answer is written; a write never waits."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client has yet to take much of what was written."""
+        ...
+
+    def send_whole(self, status: int, headers: bytes, body: bytes) -> None:
+        """Write a complete answer."""
+        ...
+
+    def start(self, status: int, headers: bytes) -> None:
+        """Write the head of an answer whose length is not known."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write a part of its body."""
+        ...
+
+    def finish(self, data: bytes) -> None:
+        """Write the last part and end the answer."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the client has taken most of what was written."""
+        ...
 
 
 class ClientStream:
@@ -31,14 +58,25 @@ class ClientStream:
         last_sent_s: Monotonic instant of the last bytes, for heartbeats.
     """
 
-    def __init__(self, send: Send, monotonic_s: Callable[[], float]) -> None:
-        """Wrap ASGI's `send`.
+    __slots__ = (
+        "_monotonic_s",
+        "_wire",
+        "attempt",
+        "has_content",
+        "is_cut",
+        "is_finished",
+        "is_started",
+        "last_sent_s",
+    )
+
+    def __init__(self, wire: Wire, monotonic_s: Callable[[], float]) -> None:
+        """Wrap a connection.
 
         Args:
-            send: ASGI's.
+            wire: Where the answer goes.
             monotonic_s: Clock for `last_sent_s`.
         """
-        self._send = send
+        self._wire = wire
         self._monotonic_s = monotonic_s
         self.is_started = False
         self.is_finished = False
@@ -47,40 +85,53 @@ class ClientStream:
         self.attempt: tuple[str, int] = ("", 0)
         self.last_sent_s = monotonic_s()
 
-    async def send_whole(self, status: int, headers: HeaderPairs, body: bytes) -> None:
-        """Send a complete answer."""
+    async def send_whole(self, status: int, headers: bytes, body: bytes) -> None:
+        """Send a complete answer.
+
+        Args:
+            status: Its status.
+            headers: Header lines, each with its line end.
+            body: Its body.
+        """
+        if self._wire.is_blocked:  # by answers before this one on the same connection
+            await self._wire.drain()
         assert not self.is_started, "an answer starts once"
         self.is_started = True
         self.is_finished = True
-        length = (b"content-length", str(len(body)).encode())
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
-        )
-        await self._send({"type": "http.response.body", "body": body})
+        self._wire.send_whole(status, headers, body)
 
-    async def start(self, headers: HeaderPairs) -> None:
-        """Send the headers of an event stream."""
-        assert not self.is_started, "an answer starts once"
-        self.is_started = True
-        start: Mapping[str, Any] = {
-            "type": "http.response.start",
-            "status": 200,
-            "headers": [*EVENT_STREAM_HEADERS, *headers],
-        }
-        await self._send(dict(start))
-        self.last_sent_s = self._monotonic_s()
+    async def start(self, headers: bytes) -> None:
+        """Send the headers of an event stream, unless a heartbeat did meanwhile."""
+        if self._wire.is_blocked:
+            await self._wire.drain()
+        if not self.is_started:
+            self._start(headers)
 
     async def write(self, data: bytes) -> None:
         """Send whole events; returns when the client's socket has room again."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._wire.write(data)
+        if self._wire.is_blocked:
+            await self._wire.drain()
         self.last_sent_s = self._monotonic_s()
 
-    async def heartbeat(self) -> None:
-        """Send a comment, which every client ignores."""
-        await self.write(HEARTBEAT)
+    def beat(self, headers: Callable[[], bytes]) -> None:
+        """Send a comment, which every client ignores, behind the headers if those are not out.
 
-    async def finish(self, *, is_clean: bool) -> None:
-        """End the stream; only a clean end carries `[DONE]`."""
+        Nothing is sent to a client that has not taken what was sent before.
+        """
+        if self._wire.is_blocked:
+            return
+        if not self.is_started:
+            self._start(headers())
+        self._wire.write(HEARTBEAT)
+        self.last_sent_s = self._monotonic_s()
+
+    def finish(self, last: bytes, *, is_clean: bool) -> None:
+        """End the stream with its last events; only a clean end carries `[DONE]`."""
         self.is_finished = True
-        body = DONE if is_clean else b""
-        await self._send({"type": "http.response.body", "body": body})
+        self._wire.finish(last + DONE if is_clean else last)
+
+    def _start(self, headers: bytes) -> None:
+        self.is_started = True
+        self._wire.start(200, EVENT_STREAM_HEADERS + headers)
+        self.last_sent_s = self._monotonic_s()

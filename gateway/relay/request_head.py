@@ -1,0 +1,58 @@
+"""What the head of every answer says of its request; filled while the request is served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestHead:
+    """Header lines that do not depend on the attempt.
+
+    Attributes:
+        id_lines: Lines with the request's id.
+        ready_s: Monotonic instant at which the request was here whole: a client's slow upload is no
+            overhead of ours.
+        tags: Closed tags, as a header's value.
+        overhead_s: From `ready_s` to the hand-over of the first attempt to its provider, the
+            journal's write (with `strict`, its sync) included, or to the refusal; None until then,
+            and fixed from then on.
+    """
+
+    id_lines: bytes
+    ready_s: float
+    tags: bytes = b""
+    overhead_s: float | None = None
+
+    def note_ready(self, now_s: float) -> None:
+        """The request's last byte is here."""
+        self.ready_s = now_s
+
+    def note_dispatch(self, now_s: float) -> None:
+        """An attempt is handed over, or the request is refused; only the first time counts."""
+        if self.overhead_s is None:
+            self.overhead_s = now_s - self.ready_s
+
+    def lines(self) -> bytes:
+        """The header lines, each with its line end."""
+        return b"%bx-fareway-tags: %b\r\nx-fareway-overhead-ms: %.2f\r\n" % (
+            self.id_lines,
+            self.tags,
+            (self.overhead_s or 0.0) * 1000,
+        )
+
+
+def request_id_lines(request_id: bytes) -> bytes:
+    """The header lines that every answer has, whatever becomes of the request."""
+    text = request_id.hex().encode()
+    return b"x-fareway-request-id: %b\r\nx-request-id: %b\r\n" % (text, text)
+
+
+def header_text(text: str) -> bytes:
+    """A header value for any text: ASCII as it is, everything else percent-encoded as UTF-8."""
+    if text.isascii() and text.isprintable() and "%" not in text:
+        return text.encode()
+    return b"".join(
+        bytes([byte]) if 0x20 <= byte < 0x7F and byte != 0x25 else b"%%%02X" % byte
+        for byte in text.encode("utf-8", "surrogatepass")
+    )
