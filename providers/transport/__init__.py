@@ -1,0 +1,19 @@
+"""HTTP to upstreams: the only package that knows the client library.
+
+One `Transport` per provider owns a pool of connections per configured origin; an origin that is not
+configured has no pool, so no socket can be taken or opened for it. It follows no redirect, reads no
+proxy or credential from the environment and logs no body. What is used of aiohttp, and what is left
+out of it for speed, is in `docs/decisions/0001-raw-asgi-and-aiohttp.md`.
+"""
+
+from providers.transport.client import Transport
+from providers.transport.exchange import Exchange
+from providers.transport.options import ANSWER_MAX_BYTES, ERROR_BODY_MAX_BYTES, TransportOptions
+
+__all__ = [
+    "ANSWER_MAX_BYTES",
+    "ERROR_BODY_MAX_BYTES",
+    "Exchange",
+    "Transport",
+    "TransportOptions",
+]

@@ -1,0 +1,48 @@
+"""How a provider's connections are made, and the limits of what is read from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ssl import SSLContext
+
+from aiohttp.abc import AbstractResolver
+
+ERROR_BODY_MAX_BYTES = 64 * 1024
+ANSWER_MAX_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportOptions:
+    """How a provider's connections are made.
+
+    Attributes:
+        connections_max: Connections open at once, per origin.
+        waiting_max: Requests that may wait for one of them, each within its connect deadline; one
+            more is refused at once.
+        keep_alive_s: How long an idle connection is kept; shorter where the upstream announces
+            less. It should be below the upstream's own limit, or requests meet a closing socket.
+        connection_age_max_s: A connection older than this is not used again, so that a changed
+            address is noticed.
+        proxy: A forward proxy's URL, None for direct connections; the environment is never read.
+        proxy_credentials: `user:password` for the proxy; never shown.
+        ssl_context: Trust roots and client certificate, None for the platform's.
+        resolver: Looks names up, None for the system's resolver.
+        header_bytes_max: Longest response header line and field.
+        headers_max: Most response header fields.
+        finish_grace_s: How long a finished answer may take to send usage and its end mark.
+        end_grace_s: How long to wait after the end mark for the end of the HTTP body, which is what
+            allows the socket to be used again.
+    """
+
+    connections_max: int = 1000
+    waiting_max: int = 1000
+    keep_alive_s: float = 30.0
+    connection_age_max_s: float = 600.0
+    proxy: str | None = None
+    proxy_credentials: str | None = field(default=None, repr=False)
+    ssl_context: SSLContext | None = None
+    resolver: AbstractResolver | None = None
+    header_bytes_max: int = 16 * 1024
+    headers_max: int = 128
+    finish_grace_s: float = 2.0
+    end_grace_s: float = 0.1

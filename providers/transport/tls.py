@@ -1,0 +1,88 @@
+"""TLS towards upstreams: whom we trust, who we are, and handshakes cut short by resumption."""
+
+from __future__ import annotations
+
+import ssl
+from collections import OrderedDict
+from pathlib import Path
+from typing import Self
+
+_SESSIONS_MAX = 256
+
+
+class ResumingContext(ssl.SSLContext):
+    """A client's context that offers each host the session that it gave last.
+
+    asyncio and uvloop have no parameter for a session, but both wrap their buffers here.
+    """
+
+    _sessions: OrderedDict[str, ssl.SSLSession]
+
+    def __new__(cls) -> Self:
+        """Make a context that verifies, and trusts nobody yet."""
+        self = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+        self._sessions = OrderedDict()
+        return self
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin a handshake, with the host's last session where there is one."""
+        if session is None and isinstance(server_hostname, str):
+            session = self._sessions.get(server_hostname)
+        return super().wrap_bio(
+            incoming,
+            outgoing,
+            server_side=server_side,
+            server_hostname=server_hostname,
+            session=session,
+        )
+
+    def remember(self, connection: ssl.SSLObject) -> None:
+        """Keep a connection's session for the next; in TLS 1.3 it comes after the handshake."""
+        name, session = connection.server_hostname, connection.session
+        if name is None or session is None:
+            return
+        self._sessions[name] = session
+        self._sessions.move_to_end(name)
+        if len(self._sessions) > _SESSIONS_MAX:
+            self._sessions.popitem(last=False)
+
+
+def client_context(
+    *,
+    ca_file: Path | None = None,
+    client_cert_file: Path | None = None,
+    client_key_file: Path | None = None,
+) -> ResumingContext:
+    """Make a context; reads files, so not on a running loop.
+
+    Args:
+        ca_file: Certificates (PEM) to trust instead of the platform's.
+        client_cert_file: Our certificate (PEM), for upstreams that ask for one.
+        client_key_file: Its key (PEM) where that is not in the same file.
+
+    Raises:
+        OSError: A file cannot be read, or (as `ssl.SSLError`) holds no certificate or key, or they
+            do not belong together.
+    """
+    context = ResumingContext()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if ca_file is None:
+        context.load_default_certs()
+    else:
+        context.load_verify_locations(cafile=ca_file)
+    if client_cert_file is not None:
+        # An encrypted key would be asked for on the terminal.
+        context.load_cert_chain(client_cert_file, client_key_file, password=_no_password)
+    return context
+
+
+def _no_password() -> str:
+    raise ssl.SSLError("the key is encrypted; give one that is not")
