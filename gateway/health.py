@@ -1,18 +1,30 @@
 """What is up now and how fast it is: the part of the fleet that changes while requests run.
 
 Nothing here decides anything. Health never enters the allowed set; it only takes candidates out of
-a decision until they can serve again.
+a decision until they can serve again, or behind the others while they are paused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pricing.quote import MeasuredSpeed
 
 PAUSE_S_MAX = 300.0
 """The longest pause that an upstream can ask for; then it is tried again."""
+
+OWN_PAUSE_S = 1.0
+"""The first pause of a deployment that did not say how long it wants one; each next one doubles."""
+
+OWN_QUOTA_PAUSE_S_MAX = 60.0
+"""The longest own pause after a quota: most are counted per minute."""
+
+OWN_LOAD_PAUSE_S_MAX = 8.0
+"""The longest own pause after an overload: one that is over must be found out soon."""
+
+FORGET_S = 300.0
+"""So long after a pause nothing is known of the failures before it."""
 
 FAULT_RETRY_S = 5.0
 """When to ask again for a deployment of ours that is starting or being started again."""
@@ -38,17 +50,32 @@ class Availability:
 AVAILABLE = Availability()
 
 
+@dataclass(slots=True)
+class _Pause:
+    """Why and until when something is avoided.
+
+    Attributes:
+        until_s: Monotonic instant at which it ends.
+        own_s: Length of the last pause that nobody asked for, zero when there was none.
+    """
+
+    until_s: float
+    own_s: float = 0.0
+
+
 @dataclass(slots=True, kw_only=True)
 class HealthBoard:
     """Availability and speed per deployment, as one worker sees it.
 
     Attributes:
         monotonic_s: The clock.
+        quota_groups: Quota group by provider, for providers that share one account's quota.
     """
 
     monotonic_s: Callable[[], float]
+    quota_groups: Mapping[str, str] = field(default_factory=dict[str, str])
     _faults: dict[str, str] = field(default_factory=dict[str, str])
-    _paused_until_s: dict[str, float] = field(default_factory=dict[str, float])
+    _pauses: dict[str, _Pause] = field(default_factory=dict[str, _Pause])
     _prefill_tps: dict[str, float] = field(default_factory=dict[str, float])
     _decode_tps: dict[str, float] = field(default_factory=dict[str, float])
 
@@ -59,10 +86,59 @@ class HealthBoard:
         else:
             self._faults[deployment] = reason
 
+    def domain_of(self, deployment: str) -> str:
+        """The failure domain of a deployment: its quota group, else itself."""
+        group = self.quota_groups.get(deployment.partition("/")[0])
+        return deployment if group is None else f"quota group {group}"
+
     def pause(self, deployment: str, seconds: float) -> None:
         """Note that an upstream asked for a pause; a later end wins over an earlier one."""
-        until_s = self.monotonic_s() + min(seconds, PAUSE_S_MAX)
-        self._paused_until_s[deployment] = max(until_s, self._paused_until_s.get(deployment, 0.0))
+        self._pause(deployment, seconds)
+
+    def note_lack(self, deployment: str, *, asked_s: float | None, is_quota: bool) -> float:
+        """Note that a deployment could not serve for want of capacity.
+
+        A quota pauses every deployment of its group. Where the upstream did not say for how long,
+        the pause is one of ours that doubles from failure to failure; failures of requests that
+        were under way when it began do not count.
+
+        Args:
+            deployment: Which one.
+            asked_s: Seconds that the upstream asked for, None when it did not say.
+            is_quota: Whether a quota ran out, rather than the upstream's own capacity.
+
+        Returns:
+            For how long, in seconds, it is paused from now.
+        """
+        key = self.domain_of(deployment) if is_quota else deployment
+        if asked_s:
+            return self._pause(key, asked_s)
+        longest_s = OWN_QUOTA_PAUSE_S_MAX if is_quota else OWN_LOAD_PAUSE_S_MAX
+        now_s = self.monotonic_s()
+        known = self._pauses.get(key)
+        own_s = 0.0 if known is None or now_s > known.until_s + FORGET_S else known.own_s
+        if known is None or known.until_s <= now_s or not own_s:
+            own_s = min(max(2.0 * own_s, OWN_PAUSE_S), longest_s)
+        self._pause(key, own_s)
+        self._pauses[key].own_s = own_s
+        return own_s
+
+    def note_success(self, deployment: str) -> None:
+        """Note that a deployment served, so that its next own pause is a short one again.
+
+        A pause that still lasts goes on: the success may be of a request from before it.
+        """
+        if self._pauses:
+            for key in {deployment, self.domain_of(deployment)}:
+                if (known := self._pauses.get(key)) is not None:
+                    known.own_s = 0.0
+
+    def _pause(self, key: str, seconds: float) -> float:
+        seconds = min(seconds, PAUSE_S_MAX)
+        until_s = self.monotonic_s() + seconds
+        known = self._pauses.setdefault(key, _Pause(until_s))
+        known.until_s = max(known.until_s, until_s)
+        return seconds
 
     def state(self, deployment: str) -> Availability:
         """Whether an attempt may be sent now."""
@@ -77,13 +153,20 @@ class HealthBoard:
         A paused deployment is tried after all others and never left out: where it is the only one,
         the next request is what finds out that it is back.
         """
-        until_s = self._paused_until_s.get(deployment)
-        if until_s is None:
+        if not self._pauses:
             return False
-        if until_s > self.monotonic_s():
-            return True
-        del self._paused_until_s[deployment]
-        return False
+        now_s = self.monotonic_s()
+        return any(
+            self._lasts(key, now_s=now_s) for key in {deployment, self.domain_of(deployment)}
+        )
+
+    def _lasts(self, key: str, *, now_s: float) -> bool:
+        known = self._pauses.get(key)
+        if known is None:
+            return False
+        if known.until_s <= now_s and not known.own_s:
+            del self._pauses[key]
+        return known.until_s > now_s
 
     def speed(self, deployment: str) -> MeasuredSpeed | None:
         """Measured speed of a machine of ours, None before both its parts were measured."""

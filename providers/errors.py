@@ -7,8 +7,9 @@ ProviderError
   CapacityError    go elsewhere now, come back after `retry_after_s`
                    RateLimited, Overloaded, Unavailable
   DeliveryError    outcome unknown, may be billed
-                   FirstTokenTimeout, StreamStalled, TotalTimeout, BadWire, ConnectionLost,
-                   UpstreamFault
+                   FirstTokenTimeout, StreamStalled, TotalTimeout, BadWire, UpstreamFault,
+                   ConnectionLost
+                     StaleConnection   a kept socket was closed as it was used: ask again at once
   NotSent          nothing reached the upstream: connect failure, refused host
 """
 
@@ -126,6 +127,15 @@ class BadWire(DeliveryError):
 
 class ConnectionLost(DeliveryError):
     """The connection broke after the request had been sent."""
+
+
+class StaleConnection(ConnectionLost):
+    """A kept connection was closed before any byte of an answer came on it.
+
+    Most likely the upstream had already given it up as idle, and another connection will do.
+    Whether it read the request first cannot be known (RFC 9110 section 9.2.2), so the attempt may
+    be billed.
+    """
 
 
 class UpstreamFault(DeliveryError):
