@@ -15,6 +15,22 @@ from gateway.ledger.records import Intent
 
 CACHED_MAX = 50_000
 
+Names = tuple[str, str, str, str, str, tuple[str, ...], tuple[tuple[str, str], ...]]
+"""Everything of an intent that decides its ids."""
+
+
+def names_of(intent: Intent) -> Names:
+    """What an intent names; equal names have equal ids."""
+    return (
+        intent.team,
+        intent.project,
+        intent.key_id,
+        intent.model,
+        intent.deployment,
+        intent.tags,
+        intent.cost_tags,
+    )
+
 
 class Dimensions:
     """Ids of names, remembered; `forget` after a rollback, which takes new ids back.
@@ -26,13 +42,24 @@ class Dimensions:
     def __init__(self, *, cached_max: int = CACHED_MAX) -> None:
         self._cached_max = cached_max
         self._ids: dict[tuple[str, ...], int] = {}
+        self._known: dict[Names, DimensionIds] = {}
 
     def forget(self) -> None:
         """Drop what may not have been committed."""
         self._ids.clear()
+        self._known.clear()
 
     def of_intent(self, connection: sa.Connection, intent: Intent) -> DimensionIds:
         """Ids of everything that an intent names, interning what is new."""
+        names = names_of(intent)
+        ids = self._known.get(names)
+        if ids is None:
+            if len(self._known) >= self._cached_max:
+                self._known.clear()
+            ids = self._known[names] = self._intern_all(connection, intent)
+        return ids
+
+    def _intern_all(self, connection: sa.Connection, intent: Intent) -> DimensionIds:
         find = self._find
         return DimensionIds(
             team_id=find(connection, schema.team, {"name": intent.team}),

@@ -4,14 +4,17 @@ A round reads every directory under the spool root, and in one transaction books
 rolls it up and moves the cursors. A round that fails changes nothing and is tried again: an outage
 of the database only lets the backlog grow. A batch that the database refuses is booked record by
 record, and what is refused alone goes to quarantine.
+
+Under load a round waits until thousands of records have gathered: what a transaction costs by
+itself, two `fsync`s among it, is then paid once for all of them. An idle gateway's record is loaded
+within `poll_s`, and whoever must see everything calls `flush`, which does not wait.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -21,12 +24,12 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.clock import Clock
-from gateway.ledger import schema, segment, spool_directory
+from gateway.ledger import backlog, batches, schema, segment, spool_directory
+from gateway.ledger.batches import Batch
 from gateway.ledger.errors import DatabaseUnavailable, SpoolLocked
-from gateway.ledger.spool_reader import Cursor, SpoolReader
+from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader, SpoolRecords
 from gateway.ledger.store import (
     Applied,
-    Item,
     StaleCursor,
     Store,
     drop_cursor,
@@ -45,15 +48,19 @@ class LoaderLimits:
     """Sizes and intervals of the loader.
 
     Attributes:
-        batch_records: Most records of one transaction.
-        poll_s: Wait between rounds that found nothing.
+        batch_records: Most records of one transaction; bounds the loader's memory, whatever waits.
+        busy_records: From so many records of a round on, the next one waits `gather_s`.
+        gather_s: Wait after a busy round, so that the next one has thousands of records.
+        poll_s: Wait after any other round.
         grace_s: Seconds past its lifetime after which an unsettled intent is lost.
         expiry_s: Least time between two looks for expired intents.
         retry_s: First wait after a failed round; doubled up to `retry_s_max`.
         retry_s_max: Longest wait after a failed round.
     """
 
-    batch_records: int = 1_000
+    batch_records: int = 8_192
+    busy_records: int = 256
+    gather_s: float = 0.4
     poll_s: float = 0.1
     grace_s: float = 60.0
     expiry_s: float = 1.0
@@ -73,6 +80,8 @@ class LoaderStats:
         failed_rounds: Rounds that the database did not take.
         failure: The last failed round's reason; empty when the last round went well.
         backlog_bytes: Bytes in the spools beyond the cursors, after the last round.
+        backlog_records: About how many records that is.
+        backlog_age_ms: Since the oldest of them was written.
     """
 
     events: int = 0
@@ -82,22 +91,39 @@ class LoaderStats:
     failed_rounds: int = 0
     failure: str = ""
     backlog_bytes: int = 0
+    backlog_records: int = 0
+    backlog_age_ms: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
+Entries = list[SpoolRecords | SpoolDamage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
     """What one round took from one directory."""
 
     directory: Path
     before: Cursor | None
     after: Cursor
-    items: list[Item] = field(default_factory=list)
-    is_at_end: bool = False
-    dead_session: bytes | None = None
+    entries: Entries
+    is_at_end: bool
+    dead_session: bytes | None
 
     @property
     def name(self) -> str:
         return self.directory.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    """What one round took from all directories."""
+
+    chunks: list[_Chunk]
+    batch: Batch
+
+    @property
+    def entries(self) -> Entries:
+        return [entry for chunk in self.chunks for entry in chunk.entries]
 
 
 class Loader:
@@ -131,6 +157,9 @@ class Loader:
         self._round_lock = anyio.Lock()
         self._stopping = anyio.Event()
         self._behind: set[str] = set()
+        self._round_records = 0
+        self._loaded_bytes = 0
+        self._loaded_records = 0
 
     async def run(self) -> None:
         """Load until `stop`, with a growing wait while the database does not take it.
@@ -157,7 +186,10 @@ class Loader:
         self._stopping.set()
 
     def _pause_s(self) -> float:
-        return 0 if self._behind else self._limits.poll_s
+        if self._behind:
+            return 0
+        is_busy = self._round_records >= self._limits.busy_records
+        return self._limits.gather_s if is_busy else self._limits.poll_s
 
     async def flush(self) -> None:
         """Load everything that was written before the call.
@@ -183,9 +215,9 @@ class Loader:
                 if self._cursors is None:
                     async with self._engine.begin() as connection:
                         self._cursors = await connection.run_sync(load_cursors)
-                chunks = await anyio.to_thread.run_sync(self._read, dict(self._cursors))
-                await self._book(chunks)
-                await self._tidy(chunks)
+                taken = await anyio.to_thread.run_sync(self._read, dict(self._cursors))
+                await self._book(taken)
+                await self._tidy(taken.chunks)
             except StaleCursor:
                 self._store.forget()
                 self._cursors = None
@@ -194,21 +226,23 @@ class Loader:
                 self._store.forget()
                 self.stats.failed_rounds += 1
                 self.stats.failure = str(error.orig)
+                await self._measure()
                 raise DatabaseUnavailable(f"the database did not answer: {error.orig}") from error
             self.stats.failure = ""
-            return {chunk.name for chunk in chunks if not chunk.is_at_end}
+            return {chunk.name for chunk in taken.chunks if not chunk.is_at_end}
 
-    async def _book(self, chunks: list[_Chunk]) -> None:
-        """Apply the chunks, all at once, or one record at a time when that is refused."""
+    async def _book(self, taken: _Round) -> None:
+        """Apply what was read, all at once, or in ever smaller parts when that is refused."""
+        chunks = taken.chunks
         is_due = self._is_expiry_due() and all(chunk.is_at_end for chunk in chunks)
         try:
-            applied = await self._commit(chunks, is_isolated=False, is_expiry_due=is_due)
+            applied = await self._commit(taken, is_expiry_due=is_due)
         except OperationalError:
             raise
         except _REFUSALS as error:
             self._store.forget()
-            _log.warning("the database refused a batch; booking record by record: %s", error)
-            applied = await self._commit(chunks, is_isolated=True, is_expiry_due=is_due)
+            _log.warning("the database refused a batch; booking it in parts: %s", error)
+            applied = await self._commit_in_parts(taken, is_expiry_due=is_due)
         cursors = self._cursors or {}
         self._cursors = cursors | {chunk.name: chunk.after for chunk in chunks}
         for chunk in chunks:
@@ -220,50 +254,80 @@ class Loader:
         self.stats.replays += applied.replays
         self.stats.quarantined += applied.quarantined
         self.stats.lost += applied.lost
+        self._count(taken.entries)
 
-    async def _commit(
-        self, chunks: list[_Chunk], *, is_isolated: bool, is_expiry_due: bool
-    ) -> Applied:
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(
-                self._transact, chunks, is_isolated=is_isolated, is_expiry_due=is_expiry_due
-            )
+    def _count(self, entries: Entries) -> None:
+        """Note how many records a round took, and how large they are."""
+        self._round_records = 0
+        for entry in entries:
+            if isinstance(entry, SpoolRecords):
+                self._round_records += len(entry.payloads)
+                self._loaded_bytes += entry.end - entry.starts[0]
+        self._loaded_records += self._round_records
 
-    def _transact(
-        self,
-        connection: sa.Connection,
-        chunks: list[_Chunk],
-        *,
-        is_isolated: bool,
-        is_expiry_due: bool,
-    ) -> Applied:
-        """The whole of a round's transaction."""
+    async def _commit(self, taken: _Round, *, is_expiry_due: bool) -> Applied:
+        """The whole of a round's transaction; none at all when nothing changes."""
         now_us = self._clock.wall_us()
-        for chunk in chunks:
-            if chunk.before != chunk.after:
-                move_cursor(connection, chunk.name, before=chunk.before, after=chunk.after)
-        items = [item for chunk in chunks for item in chunk.items]
+        conditions = [*self._lost_conditions(taken.chunks, now_us, is_expiry_due=is_expiry_due)]
+        is_moved = any(chunk.before != chunk.after for chunk in taken.chunks)
         applied = Applied()
-        if items and is_isolated:
-            for item in items:
-                applied.add(self._apply_alone(connection, item, now_us=now_us))
-        elif items:
-            applied.add(self._store.apply(connection, items, now_us=now_us))
-        for condition in self._lost_conditions(chunks, now_us, is_expiry_due=is_expiry_due):
-            applied.add(self._store.close_lost(connection, condition, now_us=now_us))
+        if not (is_moved or conditions):
+            return applied
+        async with self._engine.begin() as connection:
+            await connection.run_sync(_move_cursors, taken.chunks)
+            if not taken.batch.is_empty:
+                await connection.run_sync(self._store.look_up, taken.batch)
+                changes = await anyio.to_thread.run_sync(self._store.book, taken.batch)
+                applied.add(await connection.run_sync(self._store.write, changes, now_us=now_us))
+            for condition in conditions:
+                lost = await connection.run_sync(self._store.close_lost, condition, now_us=now_us)
+                applied.add(lost)
         return applied
 
-    def _apply_alone(self, connection: sa.Connection, item: Item, *, now_us: int) -> Applied:
+    async def _commit_in_parts(self, taken: _Round, *, is_expiry_due: bool) -> Applied:
+        """The same, where what is refused is halved until it is known which records those are."""
+        now_us = self._clock.wall_us()
+        conditions = [*self._lost_conditions(taken.chunks, now_us, is_expiry_due=is_expiry_due)]
+
+        def transact(connection: sa.Connection) -> Applied:
+            _move_cursors(connection, taken.chunks)
+            applied = self._apply_parts(connection, taken.entries, now_us=now_us)
+            for condition in conditions:
+                applied.add(self._store.close_lost(connection, condition, now_us=now_us))
+            return applied
+
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(transact)
+
+    def _apply_parts(self, connection: sa.Connection, entries: Entries, *, now_us: int) -> Applied:
         try:
             with connection.begin_nested():
-                return self._store.apply(connection, [item], now_us=now_us)
+                return self._store.apply(connection, entries, now_us=now_us)
         except OperationalError:
             raise
         except _REFUSALS as error:
             self._store.forget()
-            reason = f"refused by the database: {type(error).__name__}"
-            _log.error("%s/%d@%d: %s", item.directory, item.entry.number, item.entry.start, reason)
-            return Applied(quarantined=quarantine(connection, [(item, reason)], now_us=now_us))
+            halves = _halves(entries)
+            if not halves:
+                return self._refuse(connection, entries[0], error, now_us=now_us)
+        applied = Applied()
+        for half in halves:
+            applied.add(self._apply_parts(connection, half, now_us=now_us))
+        return applied
+
+    def _refuse(
+        self,
+        connection: sa.Connection,
+        entry: SpoolRecords | SpoolDamage,
+        error: Exception,
+        *,
+        now_us: int,
+    ) -> Applied:
+        """Keep one record aside that the database does not take."""
+        alone = entry[0] if isinstance(entry, SpoolRecords) else entry
+        reason = f"refused by the database: {type(error).__name__}"
+        _log.error("%s/%d@%d: %s", alone.directory, alone.number, alone.start, reason)
+        return Applied(quarantined=quarantine(connection, [(alone, reason)], now_us=now_us))
 
     def _lost_conditions(
         self, chunks: list[_Chunk], now_us: int, *, is_expiry_due: bool
@@ -295,22 +359,23 @@ class Loader:
             return []
         return sorted(path for path in self._root.iterdir() if path.is_dir())
 
-    def _read(self, cursors: dict[str, Cursor]) -> list[_Chunk]:
+    def _read(self, cursors: dict[str, Cursor]) -> _Round:
         """Take the next records of every directory, an equal share each; in a thread."""
         directories = self._directories()
         share = max(self._limits.batch_records // max(len(directories), 1), 1)
-        return [self._read_one(path, cursors.get(path.name), share) for path in directories]
+        chunks = [self._read_one(path, cursors.get(path.name), share) for path in directories]
+        batch = batches.prepare(entry for chunk in chunks for entry in chunk.entries)
+        return _Round(chunks=chunks, batch=batch)
 
     def _read_one(self, directory: Path, before: Cursor | None, share: int) -> _Chunk:
         dead_session = self._adopt(directory)
         reader = SpoolReader(directory, before or Cursor())
-        name = directory.name
-        items = [Item(directory=name, entry=entry) for entry, _ in islice(reader, share)]
+        entries = reader.take(share)
         return _Chunk(
             directory=directory,
             before=before,
             after=reader.cursor,
-            items=items,
+            entries=entries,
             is_at_end=reader.is_at_end,
             dead_session=dead_session,
         )
@@ -341,8 +406,22 @@ class Loader:
             (self._cursors or {}).pop(chunk.name, None)
             self._adopted.pop(chunk.name, None)
             self._closed_for.pop(chunk.name, None)
-        self.stats.backlog_bytes = sum(
-            backlog_bytes(chunk.directory, chunk.after) for chunk in chunks
+        await self._measure()
+
+    async def _measure(self) -> None:
+        """Note what waits, also while the database takes nothing."""
+        found = await anyio.to_thread.run_sync(self._measured, dict(self._cursors or {}))
+        self.stats.backlog_bytes = found.bytes
+        self.stats.backlog_records = found.records
+        self.stats.backlog_age_ms = found.age_ms
+
+    def _measured(self, cursors: dict[str, Cursor]) -> backlog.Backlog:
+        records = self._loaded_records
+        return backlog.measure(
+            self._directories(),
+            cursors,
+            now_us=self._clock.wall_us(),
+            frame_bytes=self._loaded_bytes / records if records else None,
         )
 
     def _remove_loaded(self, chunks: list[_Chunk]) -> list[_Chunk]:
@@ -357,14 +436,22 @@ class Loader:
         return removed
 
 
-def backlog_bytes(directory: Path, cursor: Cursor) -> int:
-    """Bytes of a directory's segments beyond a cursor."""
-    total = 0
-    for number in segment.segment_numbers(directory):
-        path = segment.segment_path(directory, number)
-        size = path.stat().st_size if path.exists() else 0
-        total += size - cursor.offset_bytes if number == cursor.number else size
-    return total
+def _move_cursors(connection: sa.Connection, chunks: Sequence[_Chunk]) -> None:
+    for chunk in chunks:
+        if chunk.before != chunk.after:
+            move_cursor(connection, chunk.name, before=chunk.before, after=chunk.after)
+
+
+def _halves(entries: Entries) -> list[Entries]:
+    """Two shorter lists of the same records; none of a single record."""
+    if len(entries) > 1:
+        middle = len(entries) // 2
+        return [entries[:middle], entries[middle:]]
+    (entry,) = entries
+    if not isinstance(entry, SpoolRecords) or len(entry.payloads) == 1:
+        return []
+    count = len(entry.payloads)
+    return [[entry.part(0, count // 2)], [entry.part(count // 2, count)]]
 
 
 def _is_still_last(directory: Path, recovered: spool_directory.Recovered) -> bool:
@@ -382,7 +469,7 @@ def _remove_dead(chunk: _Chunk) -> bool:
     except SpoolLocked:
         return False
     try:
-        if backlog_bytes(chunk.directory, chunk.after):
+        if backlog.waiting_bytes(chunk.directory, chunk.after):
             return False
         return spool_directory.remove(chunk.directory)
     finally:

@@ -1,7 +1,8 @@
 """The two lines that each attempt writes to the spool: intent before dispatch, settlement after.
 
 Both are msgspec structs, encoded as canonical msgpack tagged with their kind. A record holds
-no content: no prompt, no answer, no key. Money is integer picodollars.
+no content: no prompt, no answer, no key. Money is integer picodollars. None can be part of a
+reference cycle, so the garbage collector need not look at them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class AttemptStatus(StrEnum):
     """The request was sent and no count came back: nothing booked, exposure kept."""
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True, tag="intent", tag_field="kind"):
+class Intent(msgspec.Struct, frozen=True, kw_only=True, tag="intent", tag_field="kind", gc=False):
     """Written before an attempt is dispatched; alone it means that the outcome is unknown.
 
     Attributes:
@@ -73,7 +74,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, tag="intent", tag_field=
     lifetime_s: float
 
 
-class CostLine(msgspec.Struct, frozen=True, kw_only=True):
+class CostLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One meter's cost: `units` x `rate_pico_usd` / `rate_per_units`, rounded once, half-even."""
 
     meter: str
@@ -83,7 +84,9 @@ class CostLine(msgspec.Struct, frozen=True, kw_only=True):
     cost_pico_usd: int
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True, tag="settlement", tag_field="kind"):
+class Settlement(
+    msgspec.Struct, frozen=True, kw_only=True, tag="settlement", tag_field="kind", gc=False
+):
     """Written once when an attempt ended.
 
     Attributes:

@@ -14,9 +14,9 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.ledger import schema
-from gateway.ledger.booking import DAY_US, QUARTER_US, SUM_COLUMNS
 from gateway.ledger.columns import from_microseconds
 from gateway.ledger.errors import BadQuery
+from gateway.ledger.roll_ups import DAY_US, QUARTER_US, SUM_COLUMNS
 from gateway.ledger.views import GroupBy, SpendQuery, SpendReport, SpendRow, SpendSums
 
 FILTERS = frozenset(GroupBy) - {GroupBy.DAY}

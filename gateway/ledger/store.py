@@ -4,39 +4,32 @@ The rule of exactly once: an event id has one entry 0. It is the settlement, or,
 died or the intent expired first, a lost entry with nothing booked and the exposure kept. Should a
 settlement still come after a lost entry, it becomes entry 1, once, and takes the lost one's place
 in every sum. Everything else with a known event id is a replay and changes nothing.
+
+A batch of thousands of records goes through four steps, so that the two that only compute can run
+in a thread: `batches.prepare`, `Store.look_up`, `batches.book` and `Store.write`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from gateway.ledger import booking, schema
-from gateway.ledger.booking import RollUps, Row
+from gateway.ledger import batches, booking, schema, statements
+from gateway.ledger.batches import Batch, Changes, Refused
+from gateway.ledger.booking import Values
 from gateway.ledger.dimensions import Dimensions
 from gateway.ledger.errors import LedgerError
-from gateway.ledger.records import Intent, Settlement, decode
-from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolEntry, SpoolRecord
-
-_IN_MAX = 500
-"""Most values in one IN list."""
+from gateway.ledger.records import Intent, decode
+from gateway.ledger.roll_ups import RollUps
+from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolRecords
 
 
 class StaleCursor(LedgerError):
     """Another loader moved the cursor; read again from where it now stands."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One entry of a spool and the directory it lies in."""
-
-    directory: str
-    entry: SpoolEntry
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,15 +56,6 @@ class Applied:
         self.lost += other.lost
 
 
-@dataclass(slots=True)
-class _Sorted:
-    """A batch taken apart."""
-
-    intents: dict[bytes, tuple[Intent, Item]] = field(default_factory=dict)
-    settlements: list[tuple[Settlement, Item]] = field(default_factory=list)
-    rejected: list[tuple[Item, str]] = field(default_factory=list)
-
-
 class Store:
     """The statements of the loader.
 
@@ -87,78 +71,72 @@ class Store:
         """Drop what a rollback took back; to be called after each."""
         self._dimensions.forget()
 
-    def apply(self, connection: sa.Connection, items: Sequence[Item], *, now_us: int) -> Applied:
-        """Book a batch; entries that cannot be booked go to quarantine with the reason."""
-        batch = _sort(items)
-        settled_ids = {settlement.event_id for settlement, _ in batch.settlements}
-        known = _known_entries(connection, batch.intents.keys() | settled_ids)
-        opened = {event_id: intent for event_id, (intent, _) in batch.intents.items()}
-        opened |= _intents_of(connection, settled_ids - opened.keys())
-        rows: list[Row] = []
-        replaced: dict[bytes, Row] = {}
-        applied = Applied()
-        taken: set[bytes] = set()
-        for settlement, item in batch.settlements:
-            event_id = settlement.event_id
-            entries = known.get(event_id, [])
-            if event_id in taken or len(entries) > 1 or (entries and not entries[0]["is_lost"]):
-                applied.replays += 1
-            elif entries:
-                taken.add(event_id)
-                replaced[event_id] = entries[0]
-                rows.append(_late_row(entries[0], settlement))
-            elif event_id in opened:
-                taken.add(event_id)
-                rows.append(self._settled_row(connection, opened[event_id], settlement))
-            else:
-                batch.rejected.append((item, "settled without an intent"))
-        applied.events = _insert_events(connection, rows, replaced)
-        _delete_intents(connection, settled_ids & (taken | known.keys()))
-        unsettled = batch.intents.keys() - taken - known.keys()
-        self._insert_intents(connection, [batch.intents[event_id] for event_id in unsettled])
-        applied.quarantined = quarantine(connection, batch.rejected, now_us=now_us)
-        return applied
+    def apply(
+        self,
+        connection: sa.Connection,
+        entries: Sequence[SpoolRecords | SpoolDamage],
+        *,
+        now_us: int,
+    ) -> Applied:
+        """Book entries in one go; what cannot be booked goes to quarantine with the reason."""
+        batch = batches.prepare(entries)
+        self.look_up(connection, batch)
+        changes = batches.book(batch, grace_s=self._grace_s)
+        return self.write(connection, changes, now_us=now_us)
+
+    def book(self, batch: Batch) -> Changes:
+        """Turn a batch that was looked up into rows; needs no database."""
+        return batches.book(batch, grace_s=self._grace_s)
+
+    def look_up(self, connection: sa.Connection, batch: Batch) -> None:
+        """Add to a batch what the database knows of its events, and the ids of its names."""
+        settled_ids = {settlement.event_id for settlement, _, _ in batch.settlements}
+        batch.known = _known_entries(connection, batch.intents.keys() | settled_ids)
+        for intent in _intents_of(connection, settled_ids - batch.intents.keys()):
+            batch.add_open(intent)
+        for name in batch.names.values():
+            name.ids = self._dimensions.of_intent(connection, name.intent)
+
+    def write(self, connection: sa.Connection, changes: Changes, *, now_us: int) -> Applied:
+        """Insert, roll up, open and close attempts, and keep aside what was refused."""
+        _insert_events(connection, changes.rows, changes.roll_ups)
+        _delete_intents(connection, changes.closed_ids)
+        if changes.opened:
+            connection.exec_driver_sql(statements.insert_intents(), changes.opened)
+        return Applied(
+            events=len(changes.rows),
+            replays=changes.replays,
+            quarantined=quarantine(connection, changes.refused, now_us=now_us),
+        )
 
     def close_lost(
         self, connection: sa.Connection, condition: sa.ColumnElement[bool], *, now_us: int
     ) -> Applied:
-        """Give up the open intents that match: nothing booked, exposure kept."""
-        intents = _open_intents(connection, condition)
-        rows = [
-            {
-                **booking.intent_columns(intent, self._dimensions.of_intent(connection, intent)),
-                **booking.lost_columns(now_us=now_us, exposure_pico_usd=intent.exposure_pico_usd),
-                "entry": 0,
-            }
-            for intent in intents
-        ]
-        count = _insert_events(connection, rows, {})
-        _delete_intents(connection, {intent.event_id for intent in intents})
-        return Applied(events=count, lost=count)
+        """Give up the open intents that match: nothing booked, exposure kept.
 
-    def _settled_row(
-        self, connection: sa.Connection, intent: Intent, settlement: Settlement
-    ) -> Row:
+        They are taken a few at a time: a worker that died under load leaves thousands.
+        """
+        closed = Applied()
+        while intents := _open_intents(connection, condition):
+            ids = {intent.event_id for intent in intents}
+            known = _known_entries(connection, ids)
+            rows = [
+                self._lost_row(connection, intent, now_us=now_us)
+                for intent in intents
+                if intent.event_id not in known
+            ]
+            roll_ups = RollUps()
+            for row in rows:
+                roll_ups.add(booking.row_of(row))
+            _insert_events(connection, rows, roll_ups)
+            _delete_intents(connection, ids)
+            closed.add(Applied(events=len(rows), lost=len(rows)))
+        return closed
+
+    def _lost_row(self, connection: sa.Connection, intent: Intent, *, now_us: int) -> Values:
+        lost = booking.lost_values(now_us=now_us, exposure_pico_usd=intent.exposure_pico_usd)
         ids = self._dimensions.of_intent(connection, intent)
-        settled = booking.settled_columns(settlement, exposure_pico_usd=intent.exposure_pico_usd)
-        return {**booking.intent_columns(intent, ids), **settled, "entry": 0}
-
-    def _insert_intents(
-        self, connection: sa.Connection, opened: Sequence[tuple[Intent, Item]]
-    ) -> None:
-        rows = [
-            {
-                "event_id": intent.event_id,
-                "directory": item.directory,
-                "session": item.entry.session,
-                "at_us": intent.at_us,
-                "expires_at_us": booking.expires_at_us(intent, grace_s=self._grace_s),
-                "payload": item.entry.payload,
-            }
-            for intent, item in opened
-        ]
-        if rows:
-            connection.execute(insert(schema.attempt_intent).on_conflict_do_nothing(), rows)
+        return (*booking.intent_values(intent, ids), 0, *lost)
 
 
 def load_cursors(connection: sa.Connection) -> dict[str, Cursor]:
@@ -207,21 +185,19 @@ def drop_cursor(connection: sa.Connection, directory: str, *, at: Cursor) -> Non
     connection.execute(sa.delete(schema.spool_cursor).where(_stands_at(directory, at)))
 
 
-def quarantine(
-    connection: sa.Connection, rejected: Iterable[tuple[Item, str]], *, now_us: int
-) -> int:
+def quarantine(connection: sa.Connection, refused: Iterable[Refused], *, now_us: int) -> int:
     """Keep what cannot be booked, as it lay in the spool; a replay adds nothing."""
     rows = [
         {
             "at_us": now_us,
-            "directory": item.directory,
-            "session": item.entry.session,
-            "number": item.entry.number,
-            "offset_bytes": item.entry.start,
+            "directory": entry.directory,
+            "session": entry.session,
+            "number": entry.number,
+            "offset_bytes": entry.start,
             "reason": reason,
-            "payload": item.entry.payload,
+            "payload": entry.payload,
         }
-        for item, reason in rejected
+        for entry, reason in refused
     ]
     if rows:
         connection.execute(insert(schema.quarantine).on_conflict_do_nothing(), rows)
@@ -238,116 +214,52 @@ def _stands_at(directory: str, cursor: Cursor) -> sa.ColumnElement[bool]:
     )
 
 
-def _sort(items: Sequence[Item]) -> _Sorted:
-    batch = _Sorted()
-    for item in items:
-        record, reason = _read(item.entry)
-        if record is None:
-            batch.rejected.append((item, reason))
-        elif isinstance(record, Intent):
-            batch.intents.setdefault(record.event_id, (record, item))
-        else:
-            batch.settlements.append((record, item))
-    return batch
-
-
-def _read(entry: SpoolRecord | SpoolDamage) -> tuple[Intent | Settlement | None, str]:
-    """The record, or None and the reason why it is none."""
-    if isinstance(entry, SpoolDamage):
-        return None, entry.reason
-    try:
-        record = decode(entry.payload)
-    except msgspec.DecodeError as error:
-        return None, f"not a record: {error}"
-    reason = booking.fault(record)
-    return (None, reason) if reason else (record, "")
-
-
-def _late_row(lost: Row, settlement: Settlement) -> Row:
-    """Entry 1: what the intent said, from the lost entry, and what the settlement says."""
-    exposure = cast("int | None", lost["exposure_pico_usd"])
-    return {**lost, **booking.settled_columns(settlement, exposure_pico_usd=exposure), "entry": 1}
-
-
-def _known_entries(connection: sa.Connection, event_ids: Iterable[bytes]) -> dict[bytes, list[Row]]:
-    """Entries that events have already, lowest first."""
-    table = schema.spend_event
-    known: dict[bytes, list[Row]] = {}
-    for some in _chunks(event_ids):
-        found = connection.execute(
-            sa.select(table).where(table.c.event_id.in_(some)).order_by(table.c.entry)
-        )
-        for row in found.mappings():
-            values = cast("Row", dict(row))
-            known.setdefault(cast("bytes", values["event_id"]), []).append(values)
+def _known_entries(
+    connection: sa.Connection, event_ids: Iterable[bytes]
+) -> dict[bytes, list[Values]]:
+    """Entries that events have already, lowest first, columns as in `booking.EVENT_COLUMNS`."""
+    known: dict[bytes, list[Values]] = {}
+    for ids in statements.id_lists(event_ids):
+        found = connection.exec_driver_sql(statements.select_entries(), ids)
+        for row in cast("Sequence[Values]", found.all()):
+            known.setdefault(cast("bytes", row[0]), []).append(tuple(row))
     return known
 
 
-def _intents_of(connection: sa.Connection, event_ids: Iterable[bytes]) -> dict[bytes, Intent]:
+def _intents_of(connection: sa.Connection, event_ids: Iterable[bytes]) -> list[Intent]:
     """Those of the events that are open in the database."""
-    table = schema.attempt_intent
-    return {
-        intent.event_id: intent
-        for some in _chunks(event_ids)
-        for intent in _open_intents(connection, table.c.event_id.in_(some))
-    }
+    return [
+        intent
+        for ids in statements.id_lists(event_ids)
+        for intent in _decoded(connection.exec_driver_sql(statements.select_intents(), ids))
+    ]
 
 
 def _open_intents(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Intent]:
-    payload = schema.attempt_intent.c.payload
-    found = connection.execute(sa.select(payload).where(condition)).scalars().all()
+    """Some open intents that match, oldest first."""
+    table = schema.attempt_intent
+    statement = sa.select(table.c.payload).where(condition).order_by(table.c.event_id)
+    return _decoded(connection.execute(statement.limit(statements.IDS_MAX)))
+
+
+def _decoded(found: sa.CursorResult[tuple[object, ...]]) -> list[Intent]:
     # Only intents are stored there.
-    return [cast("Intent", decode(payload)) for payload in cast("Sequence[bytes]", found)]
+    payloads = cast("Sequence[bytes]", found.scalars().all())
+    return [cast("Intent", decode(payload)) for payload in payloads]
 
 
-def _insert_events(
-    connection: sa.Connection, rows: Sequence[Row], replaced: Mapping[bytes, Row]
-) -> int:
-    """Insert entries and roll up exactly those that were inserted; returns their count."""
-    if not rows:
-        return 0
-    table = schema.spend_event
-    inserted = connection.execute(
-        insert(table).on_conflict_do_nothing().returning(table.c.event_id), rows
-    )
-    new_ids = set(inserted.scalars())
-    roll_ups = RollUps()
-    for row in rows:
-        event_id = cast("bytes", row["event_id"])
-        if event_id in new_ids:
-            roll_ups.add(row)
-            if event_id in replaced:
-                roll_ups.add(replaced[event_id], sign=-1)
-    _upsert_sums(connection, schema.rollup_qh, booking.QH_KEY, roll_ups.quarter_hours)
-    _upsert_sums(connection, schema.rollup_day, booking.DAY_KEY, roll_ups.days)
-    return len(new_ids)
-
-
-def _upsert_sums(
-    connection: sa.Connection,
-    table: sa.Table,
-    key: Sequence[str],
-    cells: Mapping[tuple[int, ...], Sequence[int]],
-) -> None:
-    """Add deltas to the cells of a roll-up."""
-    rows = [
-        dict(zip((*key, *booking.SUM_COLUMNS), (*place, *amounts), strict=True))
-        for place, amounts in cells.items()
-    ]
+def _insert_events(connection: sa.Connection, rows: list[Values], roll_ups: RollUps) -> None:
+    """Insert new entries and add what they sum up to; under the write lock none can be known."""
     if not rows:
         return
-    statement = insert(table)
-    added = {name: table.c[name] + statement.excluded[name] for name in booking.SUM_COLUMNS}
-    connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_=added), rows)
+    connection.exec_driver_sql(statements.insert_events(), rows)
+    for statement, cells in (
+        (statements.add_to_quarter_hours(), roll_ups.quarter_hours),
+        (statements.add_to_days(), roll_ups.days),
+    ):
+        connection.exec_driver_sql(statement, [(*key, *amounts) for key, amounts in cells.items()])
 
 
 def _delete_intents(connection: sa.Connection, event_ids: Iterable[bytes]) -> None:
-    table = schema.attempt_intent
-    for some in _chunks(event_ids):
-        connection.execute(sa.delete(table).where(table.c.event_id.in_(some)))
-
-
-def _chunks(event_ids: Iterable[bytes]) -> Iterable[list[bytes]]:
-    """Sorted, in lists of at most `_IN_MAX`."""
-    ordered = sorted(event_ids)
-    return (ordered[start : start + _IN_MAX] for start in range(0, len(ordered), _IN_MAX))
+    for ids in statements.id_lists(event_ids):
+        connection.exec_driver_sql(statements.delete_intents(), ids)

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.ledger import schema
-from gateway.ledger.booking import DAY_US, QUARTER_US
 from gateway.ledger.errors import BadQuery
 from gateway.ledger.loader import Loader
 from gateway.ledger.price_label import is_nominal, price_label
 from gateway.ledger.recent import RECENT_MAX, recent_requests
 from gateway.ledger.report_formats import ReportFormat, neutralised, render
 from gateway.ledger.reports import spend_report
+from gateway.ledger.roll_ups import DAY_US, QUARTER_US
 from gateway.ledger.views import GroupBy, SpendQuery
 from tests.gateway.ledger_samples import (
     NOON_US,
