@@ -22,11 +22,20 @@ from providers.codecs.openai_chat import (
     decode_answer,
     token_limit,
 )
+from providers.codecs.openai_reads import ChatReads
 from providers.codecs.openai_stream import ChatStream
 from providers.codecs.upstream_errors import ErrorContext, error_from_body, error_from_reply
-from providers.contract import AttemptFacts, Batch, Capabilities, ChatRequest, Deadlines, Event
+from providers.contract import (
+    AttemptFacts,
+    Batch,
+    Capabilities,
+    ChatRequest,
+    Deadlines,
+    Event,
+    OnDisconnect,
+)
 from providers.errors import BadWire, ProviderError
-from providers.sse import Frame, SseDecoder
+from providers.sse import Frame
 from providers.transport import (
     ANSWER_MAX_BYTES,
     ERROR_BODY_MAX_BYTES,
@@ -50,6 +59,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         renames: Request fields that the vendor knows by another name.
         unsupported: Request fields that it cannot honour, with the reason.
         multimodal: Whether it understands message parts other than text.
+        on_disconnect: What to do with it once the client has left, by how it bills: `cancel`, or
+            `drain` where it bills to the end anyway and tells the counts only there.
+        sends_usage_unasked: Whether it reports usage in every stream, so that clients expect it.
     """
 
     base_url: str | None = None
@@ -62,6 +74,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     renames: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     unsupported: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     multimodal: bool = True
+    on_disconnect: OnDisconnect
+    sends_usage_unasked: bool
 
 
 def load_catalog(path: Path | None = None) -> Mapping[str, Row]:
@@ -86,6 +100,7 @@ class Account:
         api_key: Our key, None where none is needed; never shown.
         extra_headers: Sent with each request.
         model_capabilities: What single models can do, by the upstream's model name.
+        on_disconnect: What the operator says about clients that leave, None for the row's rule.
     """
 
     name: str
@@ -93,6 +108,7 @@ class Account:
     api_key: str | None = field(default=None, repr=False)
     extra_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     model_capabilities: Mapping[str, Capabilities] = field(default_factory=dict[str, Capabilities])
+    on_disconnect: OnDisconnect | None = None
 
 
 class OpenAiCompatibleProvider:
@@ -154,6 +170,16 @@ class OpenAiCompatibleProvider:
     def name(self) -> str:
         """The name in the configuration."""
         return self._account.name
+
+    @property
+    def on_disconnect(self) -> OnDisconnect:
+        """What to do once the client has left: the operator's word, else the vendor's rule."""
+        return self._account.on_disconnect or self._row.on_disconnect
+
+    @property
+    def sends_usage_unasked(self) -> bool:
+        """Whether the vendor reports usage in every stream."""
+        return self._row.sends_usage_unasked
 
     def capabilities(self, model_id: str) -> Capabilities:
         """What the model can do; what the wire offers, where nobody said otherwise."""
@@ -236,6 +262,27 @@ class OpenAiCompatibleProvider:
             self.wire_faults[kind] = self.wire_faults.get(kind, 0) + count
 
 
+class _Body:
+    """A whole body as it comes; a wait for it that was cancelled loses nothing."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+
+    def add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size_bytes += len(part)
+        if self._size_bytes > ANSWER_MAX_BYTES:
+            raise BadWire(f"The answer exceeds {ANSWER_MAX_BYTES} bytes.")
+
+    async def rest(self) -> bytes:
+        """Read to the end and return everything, from the first part added on."""
+        while part := await self._exchange.read():
+            self.add(part)
+        return b"".join(self._parts)
+
+
 class _Reader:
     """A stream's batches, one per read of the socket."""
 
@@ -249,7 +296,6 @@ class _Reader:
         self.is_over = False
         self._exchange = exchange
         self._facts = facts
-        self._decoder = SseDecoder()
         self._failure: ProviderError | None = None
         self._codec = ChatStream(
             deployment=context.deployment,
@@ -258,6 +304,8 @@ class _Reader:
             choices=choice_count(request),
             token_limit=token_limit(request),
         )
+        self._reads = ChatReads(stream=self._codec)
+        self._body = _Body(exchange)
         self._has_begun = "json" in exchange.headers.get("content-type", "")
         self._is_events = not self._has_begun
 
@@ -282,13 +330,15 @@ class _Reader:
     async def _next(self) -> Batch:
         codec, exchange = self._codec, self._exchange
         if not self._is_events:
-            return await self._whole_body(b"")
+            return await self._whole_body()
         chunk = await exchange.read()
-        if not self._has_begun and chunk:
+        if not self._has_begun and (start := chunk.lstrip()):
             self._has_begun = True
-            if chunk.lstrip().startswith(b"{"):
-                return await self._whole_body(chunk)
-        events = codec.decode(self._decoder.feed(chunk) if chunk else self._decoder.close())
+            if start.startswith(b"{"):
+                self._is_events = False
+                self._body.add(chunk)
+                return await self._whole_body()
+        events = self._reads.feed(chunk) if chunk else self._reads.end()
         if codec.has_content:
             exchange.note_content()
             if codec.is_finished:
@@ -299,10 +349,10 @@ class _Reader:
             self._end(events)
         return events
 
-    async def _whole_body(self, start: bytes) -> Batch:
+    async def _whole_body(self) -> Batch:
         """The upstream sent JSON where a stream was asked for: an error, or a whole answer."""
         codec = self._codec
-        body = start + await self._exchange.read_all(max_bytes=ANSWER_MAX_BYTES)
+        body = await self._body.rest()
         try:
             events = codec.decode([Frame(chunk_from_answer(body))])
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -337,7 +387,7 @@ class _WholeReader:
         self.is_over = False
         self.faults: dict[str, int] = {}
         self._request = request
-        self._exchange = exchange
+        self._body = _Body(exchange)
         self._facts = facts
         self._context = context
 
@@ -347,7 +397,7 @@ class _WholeReader:
     async def __anext__(self) -> Batch:
         if self.is_over:
             raise StopAsyncIteration
-        body = await self._exchange.read_all(max_bytes=ANSWER_MAX_BYTES)
+        body = await self._body.rest()
         self.is_over = True
         answer = decode_answer(
             body,

@@ -10,8 +10,6 @@ Source: WHATWG HTML, section 9.2.6 "Interpreting an event stream" (2026-11).
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from providers.errors import BadWire
@@ -19,11 +17,12 @@ from providers.errors import BadWire
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """The longest event accepted; real ones reach megabytes (images and audio as base64)."""
 
+_TORN_BYTES_MAX = 64 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Frame(NamedTuple):
-    """One dispatched event; a tuple because a busy stream makes hundreds of thousands a second.
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One dispatched event; a struct because a busy stream makes hundreds of thousands a second.
 
     Attributes:
         data: The data lines joined by LF, without the field name.
@@ -62,19 +61,23 @@ class SseDecoder:
         """
         if self._head is not None:
             chunk = self._without_mark(chunk)
+        elif chunk.endswith(b"\n\n") and self._is_one_event(chunk):
+            return [Frame(chunk[6:-2])]
         if self._skips_lf and chunk:
             self._skips_lf = False
             if chunk[0] == 0x0A:
                 chunk = chunk[1:]
         if not chunk:
             return []
+        frames: list[Frame] = []
         if b"\r" in chunk:
             # A CR ends its line at once; an LF that opens the next read belongs to it.
             self._skips_lf = chunk[-1] == 0x0D
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if not (self._line_parts or self._data or self._event):
+            chunk = self._take_events(chunk, frames)
         lines = chunk.split(b"\n")
         rest = lines.pop()
-        frames: list[Frame] = []
         if lines and self._line_parts:
             self._line_parts.append(lines[0])
             lines[0] = b"".join(self._line_parts)
@@ -88,6 +91,27 @@ class SseDecoder:
             if self._line_bytes + self._data_bytes > self._max_frame_bytes:
                 raise self._too_long()
         return frames
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether the next byte starts an event: nothing of one is kept."""
+        return self._head is None and not (
+            self._line_parts or self._data or self._event or self._skips_lf
+        )
+
+    def take_torn(self) -> bytes:
+        """Take back the start of an event that broke off in its first line of data.
+
+        Empty when it broke off elsewhere, or is so long that putting it before the next read would
+        cost too much; then it stays here.
+        """
+        is_first_line = self._head is None and not (self._data or self._event or self._skips_lf)
+        if not is_first_line or self._line_bytes > _TORN_BYTES_MAX:
+            return b""
+        torn = b"".join(self._line_parts)
+        self._line_parts.clear()
+        self._line_bytes = 0
+        return torn
 
     def close(self) -> list[Frame]:
         """End of the stream: return a last event that lacks its blank line but is whole.
@@ -112,6 +136,28 @@ class SseDecoder:
             return b""
         self._head = None
         return head.removeprefix(_BYTE_ORDER_MARK)
+
+    def _is_one_event(self, chunk: bytes) -> bool:
+        """Whether a read is one event of one line, which is how slower streams come."""
+        return (
+            chunk.startswith(b"data: ")
+            and chunk.find(b"\n") == len(chunk) - 2 <= self._max_frame_bytes
+            and b"\r" not in chunk
+            and not (self._line_parts or self._data or self._event or self._skips_lf)
+        )
+
+    def _take_events(self, chunk: bytes, frames: list[Frame]) -> bytes:
+        """Interpret whole events from an event boundary on and return what is behind the last."""
+        events = chunk.split(b"\n\n")
+        rest = events.pop()
+        for event in events:
+            if event.startswith(b"data: ") and b"\n" not in event:
+                if len(event) > self._max_frame_bytes:
+                    raise self._too_long()
+                frames.append(Frame(event[6:]))
+            else:
+                self._take_lines([*event.split(b"\n"), b""], frames)
+        return rest
 
     def _take_lines(self, lines: list[bytes], frames: list[Frame]) -> None:
         """Interpret lines, their ends already removed; one loop because it is the hot one."""

@@ -68,12 +68,11 @@ class _PromptDetails(msgspec.Struct):
     cached_tokens: int
 
 
-class _Usage(msgspec.Struct, omit_defaults=True):
+class _Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: _PromptDetails
-    cost_usd: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ class _FinalFacts(msgspec.Struct):
     request_id: str
 
 
-def encode_usage(usage: Usage, cost_usd: str | None) -> bytes:
+def encode_usage(usage: Usage) -> bytes:
     """OpenAI's `usage` object; cached tokens are part of `prompt_tokens` on this wire."""
     output_tokens = usage.output_tokens + usage.reasoning_tokens
     return msgspec.json.encode(
@@ -106,9 +105,17 @@ def encode_usage(usage: Usage, cost_usd: str | None) -> bytes:
             completion_tokens=output_tokens,
             total_tokens=usage.prompt_tokens + output_tokens,
             prompt_tokens_details=_PromptDetails(cached_tokens=usage.cache_read_tokens),
-            cost_usd=cost_usd,
         )
     )
+
+
+def _priced(counts: bytes, cost_usd: str | None) -> bytes:
+    """A `usage` object with our cost; an upstream's own `cost_usd` never passes for it."""
+    usage = msgspec.json.decode(counts, type=dict[str, Raw])
+    usage.pop("cost_usd", None)
+    if cost_usd is not None:
+        usage["cost_usd"] = Raw(msgspec.json.encode(cost_usd))
+    return msgspec.json.encode(usage)
 
 
 def frame(data: bytes) -> bytes:
@@ -132,20 +139,20 @@ def with_cost(raw: bytes, cost_usd: str | None, final: FinalFacts | None) -> byt
     members = msgspec.json.decode(raw, type=dict[str, Raw])
     counts = members.get("usage")
     if counts is not None and bytes(counts)[:1] == b"{":
-        usage = msgspec.json.decode(counts, type=dict[str, Raw])
-        usage.pop("cost_usd", None)
-        if cost_usd is not None:
-            usage["cost_usd"] = Raw(msgspec.json.encode(cost_usd))
-        members["usage"] = Raw(msgspec.json.encode(usage))
+        members["usage"] = Raw(_priced(bytes(counts), cost_usd))
     if final is not None:
         members["fareway"] = Raw(_encode_final(final))
     return msgspec.json.encode(members)
 
 
 def without_usage(raw: bytes) -> bytes:
-    """An upstream's chunk without its `usage` member, for a client that did not ask for it."""
+    """An upstream's chunk without its counts, in `usage` or in Groq's own member."""
     members = msgspec.json.decode(raw, type=dict[str, Raw])
     members.pop("usage", None)
+    if (groq := members.get("x_groq")) is not None and bytes(groq)[:1] == b"{":
+        inner = msgspec.json.decode(groq, type=dict[str, Raw])
+        if inner.pop("usage", None) is not None:
+            members["x_groq"] = Raw(msgspec.json.encode(inner))
     return msgspec.json.encode(members)
 
 
@@ -188,11 +195,17 @@ class AnswerEncoder:
         )
         return self._chunk([choice])
 
-    def usage_chunk(self, usage: Usage, cost_usd: str | None, final: FinalFacts | None) -> bytes:
-        """The chunk without choices at the end of a stream."""
+    def usage_chunk(self, counts: bytes, cost_usd: str | None, final: FinalFacts | None) -> bytes:
+        """The chunk without choices at the end of a stream.
+
+        Args:
+            counts: A `usage` object as JSON.
+            cost_usd: Decimal string, None when the price is unknown.
+            final: What else the last chunk says.
+        """
         return self._chunk(
             [],
-            usage=Raw(encode_usage(usage, cost_usd)),
+            usage=Raw(_priced(counts, cost_usd)),
             fareway=Raw(_encode_final(final)) if final else None,
         )
 
@@ -215,7 +228,7 @@ class AnswerEncoder:
                 created=self.created,
                 model=self.model,
                 choices=choices,
-                usage=Raw(encode_usage(usage, cost_usd)),
+                usage=Raw(_priced(encode_usage(usage), cost_usd)),
             )
         )
 

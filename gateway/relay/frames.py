@@ -1,8 +1,9 @@
 """From provider events to the client's bytes: what is held, what is passed, what is added.
 
 Nothing is sent before the first content event: role chunks and metadata wait, so that a failure
-until then can still go to another deployment. Usage chunks wait for the end, where the cost is
-known.
+until then can still go to another deployment. A client that asked for usage gets it once, in a
+chunk of its own at the end, where the cost is known: SDKs add up what several chunks report. For
+one that did not ask it is taken out, unless the vendor reports it to everybody.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from gateway.dialects.openai_answer import (
     AnswerEncoder,
     FinalFacts,
+    encode_usage,
     frame,
     with_cost,
     without_usage,
@@ -24,6 +26,7 @@ from providers.contract import (
     Event,
     Finished,
     OpaqueDelta,
+    OpaqueRun,
     Preamble,
     TextDelta,
     ToolCallDelta,
@@ -55,6 +58,8 @@ class StreamFrames:
         make_encoder: Makes the encoder for events without a frame.
         wants_usage: Whether the client asked for usage in the stream.
         is_stream: Whether the client gets a stream.
+        keeps_usage: Whether the vendor reports usage to every client, so that who did not ask for
+            it sees it where the vendor puts it.
         content_events: Events with text, reasoning or tool-call parts seen so far.
         reasons: Finish reason per choice.
         usage: The last usage report.
@@ -65,6 +70,7 @@ class StreamFrames:
     make_encoder: Callable[[], AnswerEncoder]
     wants_usage: bool
     is_stream: bool
+    keeps_usage: bool = False
     content_events: int = 0
     reasons: dict[int, str] = field(default_factory=dict[int, str])
     usage: UsageReport | None = None
@@ -74,8 +80,8 @@ class StreamFrames:
     _held_bytes: int = 0
     _usage_frame: bytes | None = None
     _encoder: AnswerEncoder | None = None
-    _has_frames: bool = False
     _content_frame: bytes | None = None
+    _frame: bytes | None = None
 
     @property
     def encoder(self) -> AnswerEncoder:
@@ -106,7 +112,15 @@ class StreamFrames:
             BadWire: Too much came without any content.
         """
         for event in batch:
-            self._take_event(event)
+            if isinstance(event, OpaqueRun):
+                self.content_events += event.count
+                self._content_frame = self._frame = event.raw
+                self._held.append(event.raw)
+            elif isinstance(event, OpaqueDelta):
+                self.content_events += 1
+                self._hold_content(event.raw)
+            else:
+                self._take_event(event)
         if self.content_events:
             return self.release()
         # Of a batch as a whole, as a read of the socket is bounded.
@@ -119,23 +133,24 @@ class StreamFrames:
         """Everything held so far, which from now on counts as sent."""
         if not self._held:
             return b""
-        data = b"".join(self._held)
+        data = self._held[0] if len(self._held) == 1 else b"".join(self._held)
         self._held.clear()
         return data
 
+    def _hold_content(self, raw: bytes) -> None:
+        self._content_frame = self._frame = raw
+        self._held.append(frame(raw))
+
     def _take_event(self, event: Event) -> None:
-        # A provider either frames everything or nothing; an event without a frame behind one with a
-        # frame is the second meaning of that frame.
-        self._has_frames = self._has_frames or event.raw is not None
         match event:
-            case OpaqueDelta() | ToolCallDelta():
+            case ToolCallDelta():
                 self.content_events += 1
-                self._content_frame = event.raw
-                self._held.append(frame(event.raw))
+                self._hold_content(event.raw)
             case TextDelta():
                 self._take_text(event)
             case Preamble():
                 if event.raw is not None:
+                    self._frame = event.raw
                     self._held.append(frame(event.raw))
             case Finished():
                 self._take_finish(event)
@@ -146,47 +161,57 @@ class StreamFrames:
                 self.usage = event.usage
                 self.reasons = dict(enumerate(event.finish_reasons))
                 self.content_events += event.has_content
+            case OpaqueDelta() | OpaqueRun():
+                raise AssertionError("taken before, being most of a stream")
 
     def _take_text(self, event: TextDelta) -> None:
         self.content_events += 1
         if not self.is_stream:
             self.texts.setdefault(event.index, []).append(event.text)
         elif event.raw is not None:
-            self._held.append(frame(event.raw))
+            self._hold_content(event.raw)
         else:
             self._held.append(frame(self.encoder.text_chunk(event.text, event.index)))
 
     def _take_finish(self, event: Finished) -> None:
         self.reasons[event.index] = event.reason
         if event.raw is not None:
-            self._content_frame = event.raw
-            self._held.append(frame(event.raw))
-        elif self.is_stream and not self._has_frames:
+            self._hold_content(event.raw)
+        elif self.is_stream and self._frame is None:
+            # A provider either frames everything or nothing; an event without a frame behind one
+            # with a frame is the second meaning of that frame.
             self._held.append(frame(self.encoder.finish_chunk(event.reason, event.index)))
 
     def _take_usage(self, event: UsageReport) -> None:
         self.usage = event
-        if event.raw is None:
-            return
         if event.is_alone:
             self._usage_frame = event.raw
-        else:
-            self._held.append(frame(event.raw if self.wants_usage else without_usage(event.raw)))
+            return
+        self._usage_frame = None
+        is_taken_out = self.wants_usage or not self.keeps_usage
+        if is_taken_out and self._frame is not None:
+            # It came inside the frame held last, which the events of one batch follow at once.
+            self._held[-1] = frame(without_usage(self._frame))
 
     def last_usage(self, cost_usd: str | None, final: FinalFacts) -> bytes:
-        """The usage chunk for the end of the stream; empty when the client did not ask for one."""
-        if not self.wants_usage or self.usage is None:
+        """The usage chunk for the end of the stream; empty when the client is to see none."""
+        is_shown = self.wants_usage or (self.keeps_usage and self._usage_frame is not None)
+        if not is_shown or self.usage is None:
             return b""
         if self._usage_frame is not None:
             return frame(with_cost(self._usage_frame, cost_usd, final))
-        return frame(self._usage_encoder().usage_chunk(self.usage.usage, cost_usd, final))
+        counts = self.usage.reported or encode_usage(self.usage.usage)
+        return frame(self._usage_encoder().usage_chunk(counts, cost_usd, final))
 
     def _usage_encoder(self) -> AnswerEncoder:
         """The encoder of the last chunk, which has the id of the upstream's chunks before it."""
-        if self._content_frame is None:
+        content = self._content_frame
+        if content is None:
             return self.encoder
+        if content.startswith(b"data: "):
+            content = content[:-2].rpartition(b"\n\n")[2][6:]  # the last frame of a run
         try:
-            known = msgspec.json.decode(self._content_frame, type=_Identity)
+            known = msgspec.json.decode(content, type=_Identity)
         except msgspec.ValidationError:
             return self.encoder  # an upstream that names its chunks with something else than text
         own = self.encoder

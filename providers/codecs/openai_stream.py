@@ -46,15 +46,21 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    model: msgspec.Raw = NULL
-    object: msgspec.Raw = NULL
     choices: list[_Choice] | None = None
     usage: msgspec.Raw = NULL
     error: msgspec.Raw = NULL
     x_groq: GroqExtra | None = None
 
 
+class _Label(msgspec.Struct, gc=False):
+    """Members of a chunk that few frames need to be asked for."""
+
+    model: msgspec.Raw = NULL
+    object: msgspec.Raw = NULL
+
+
 _CHUNK = msgspec.json.Decoder(_Chunk)
+_LABEL = msgspec.json.Decoder(_Label)
 _SPLITTER = json.JSONDecoder()
 _DONE = b"[DONE]"
 _GLUED_MAX = 64
@@ -100,12 +106,17 @@ class ChatStream:
         """Whether every choice has ended; usage may still follow."""
         return len(self._finished) >= self.choices
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that follows counts: the stream ended, or failed."""
+        return self.is_done or self.failure is not None
+
     def decode(self, frames: Iterable[Frame]) -> list[Event]:
         """Turn frames into events, until the stream says it is over or `failure` is set."""
         events: list[Event] = []
+        if self.is_over:
+            return events
         for frame in frames:
-            if self.is_done or self.failure is not None:
-                break
             data = frame.data
             if b"\n" in data:
                 data = data.replace(b"\n", b" ")
@@ -115,6 +126,8 @@ class ChatStream:
                 self._take_odd(data, frame.event, fault, events)
             else:
                 self._take(chunk, data, frame.event, events)
+            if self.is_done or self.failure is not None:
+                break
         if self.is_done:
             self._release_held(events)
         return events
@@ -157,12 +170,12 @@ class ChatStream:
         groq, choices = chunk.x_groq, chunk.choices
         if chunk.error is not NULL or groq is not None or choices is None or event:
             # A flat error has no choices; its `object` tells.
-            is_fault = is_error(chunk.error, chunk.object) or event == b"error"
+            is_fault = event == b"error" or is_error(chunk.error, _LABEL.decode(data).object)
             if is_fault or (groq is not None and not is_null(groq.error)):
                 self._fail(data)
                 return
         if self.upstream_model is None:
-            self.upstream_model = text_of(chunk.model)
+            self.upstream_model = text_of(_LABEL.decode(data).model)
         raw_usage = chunk.usage
         if groq is not None and is_null(raw_usage):
             raw_usage = groq.usage
@@ -267,6 +280,7 @@ class ChatStream:
                     is_consistent=report.is_consistent,
                     is_alone=not found,
                     raw=None if found else data,
+                    reported=report.reported,
                 )
             )
         events += found
@@ -323,6 +337,34 @@ class ChatStream:
 
     def _count(self, kind: str) -> None:
         self.faults[kind] = self.faults.get(kind, 0) + 1
+
+
+def is_plain_content(data: bytes, key: str, text: bytes) -> bool:
+    """Whether a frame is nothing but content and its delta holds exactly a text under a key.
+
+    Args:
+        data: The frame's JSON.
+        key: `content`, `reasoning` or `reasoning_content`.
+        text: The text as it stands between the quotes.
+    """
+    try:
+        chunk = _CHUNK.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    choices = chunk.choices
+    if chunk.error is not NULL or chunk.x_groq is not None or not is_null(chunk.usage):
+        return False
+    if choices is None or len(choices) != 1 or choices[0].finish_reason:
+        return False
+    delta = choices[0].delta
+    if delta is None or delta.tool_calls is not NULL:
+        return False
+    held = {
+        "content": delta.content,
+        "reasoning": delta.reasoning,
+        "reasoning_content": delta.reasoning_content,
+    }
+    return bytes(held[key]) == b'"' + text + b'"'
 
 
 def _main_event(*, has_calls: bool, has_text: bool, raw: bytes) -> Event | None:

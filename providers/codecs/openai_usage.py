@@ -108,6 +108,7 @@ def report_from(raw: msgspec.Raw, *, is_alone: bool, frame: bytes | None) -> Usa
         is_consistent=counts.is_consistent and is_cost_sound,
         is_alone=is_alone,
         raw=frame,
+        reported=text,
     )
 
 

@@ -38,6 +38,7 @@ _TEXT_MAX_CHARS = 8 * 1024
 _CODE_MAX_CHARS = 64
 
 _NOTHING = msgspec.Raw(b"null")
+_FILTERED = msgspec.Raw(b'"content_filter"')
 
 _CLASS_BY_WORD: Mapping[str, type[ProviderError]] = {
     "context_length_exceeded": ContextTooLong,
@@ -46,7 +47,15 @@ _CLASS_BY_WORD: Mapping[str, type[ProviderError]] = {
     "rate_limit_error": RateLimited,
     "rate_limited": RateLimited,
     "too_many_requests": RateLimited,
+    "dynamic_request_limited": RateLimited,
+    "dynamic_token_limited": RateLimited,
     "throttlingexception": RateLimited,
+    "servicequotaexceededexception": RateLimited,
+    "modelnotreadyexception": Unavailable,
+    "accessdeniedexception": CredentialError,
+    "resourcenotfoundexception": CredentialError,
+    "modeltimeoutexception": UpstreamFault,
+    "modelerrorexception": UpstreamFault,
     "insufficient_quota": CredentialError,
     "billing_error": CredentialError,
     "billing_hard_limit_reached": CredentialError,
@@ -85,6 +94,7 @@ _CLASS_BY_STATUS: Mapping[int, type[ProviderError]] = {
     503: Unavailable,
     529: Overloaded,
 }
+_SHOULD_RETRY: Mapping[str, bool] = {"true": True, "false": False}
 _LENGTH_STATUSES = frozenset({None, 200, 400, 403, 413, 422, 500})
 _LENGTH_TEXT = re.compile(
     r"maximum context length|context (?:length|window|size)|prompt is too long|input is too long"
@@ -92,12 +102,21 @@ _LENGTH_TEXT = re.compile(
     r"|must be <= \d+\. given",
     re.IGNORECASE,
 )
+_OUTPUT_TEXT = re.compile(
+    r"supports at most \d+ completion tokens|maximum allowed number of output tokens"
+    r"|max(?:_completion|_output)?_tokens.{0,3}(?:is too large|must be less than or equal to|exceeds)"
+    r"|maximum tokens you requested exceeds",
+    re.IGNORECASE,
+)
+"""The answer that the client allows is longer than this model can write; another one may."""
+
 _OVERLOAD_TEXT = re.compile(r"overload|at capacity|queue is full", re.IGNORECASE)
 _INVALID_WORDS = ("invalid_request", "badrequest", "validation", "unsupported", "invalid_value")
 _SECRET_TEXT = re.compile(
     r"(?i)\b(bearer\s+|(?:api[_-]?key|key|token|secret)=)[^\s\"'&]{4,}"
     r"|\b(?:sk|gsk|pk|rk|fw|csk|hf|tgp|r8|xai)[-_][\w-]{12,}"
     r"|\bAIza[\w-]{20,}"
+    r"|\borg[-_]\w{8,}"
 )
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
 
@@ -109,6 +128,7 @@ class ErrorContext:
     Attributes:
         deployment: The name to show, `provider/model-id`.
         secrets: Our credentials at the upstream; never shown, even when it echoes them.
+        hosts: Where the upstream is; never shown either.
         now: The present instant, for dates in `Retry-After`.
         headers: The answer's headers, names in lower case.
         request_id: The upstream's id of the request.
@@ -119,6 +139,7 @@ class ErrorContext:
     now: datetime
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     request_id: str | None = None
+    hosts: Sequence[str] = ()
 
 
 class _ErrorObject(msgspec.Struct, gc=False):
@@ -131,6 +152,7 @@ class _ErrorObject(msgspec.Struct, gc=False):
 
 class _ErrorMetadata(msgspec.Struct, gc=False):
     error_type: msgspec.Raw = _NOTHING
+    flagged_input: msgspec.Raw = _NOTHING
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -177,41 +199,54 @@ def error_from_body(body: bytes, *, context: ErrorContext) -> ProviderError:
 
 
 def _error(status: int | None, fault: _Fault, context: ErrorContext) -> ProviderError:
-    kind = _class_of(status, fault)
+    # AWS names the class in a header, with an address behind a colon.
+    aws_word = context.headers.get("x-amzn-errortype", "").partition(":")[0]
+    words = (aws_word, *fault.words) if aws_word else fault.words
+    kind = _class_of(status, words, fault.message)
     wait_s = None
-    if issubclass(kind, CapacityError) or status in (408, 409, 500, 502, 504):
+    if issubclass(kind, CapacityError) or status in (402, 408, 409, 500, 502, 504):
         wait_s = retry_after_s(
             context.headers, fault.message, now=context.now, is_quota=issubclass(kind, RateLimited)
         )
-    code = next((_clean(word, context.secrets)[:_CODE_MAX_CHARS] for word in fault.words), None)
+    if status == 402 and wait_s is not None:
+        # OpenRouter reserves credit for requests in flight: this much comes back by itself.
+        kind = RateLimited
+    code = next((_clean(word, context)[:_CODE_MAX_CHARS] for word in words), None)
     if issubclass(kind, BadRequest | ContextTooLong | ContentFiltered) and fault.message:
-        message = _clean(fault.message, context.secrets)[:MESSAGE_MAX_CHARS]
+        message = _clean(fault.message, context)[:MESSAGE_MAX_CHARS]
     else:
         answer = "sent an error" if status is None else f"answered {status}"
         message = f"{context.deployment} {answer}{f' ({code})' if code else ''}."
-    param = None if fault.param is None else _clean(fault.param, context.secrets)[:_CODE_MAX_CHARS]
+    param = None if fault.param is None else _clean(fault.param, context)[:_CODE_MAX_CHARS]
+    if param is None and kind is ContextTooLong and _OUTPUT_TEXT.search(fault.message):
+        param = "max_tokens"
     return kind(
         message,
         status=status,
         code=code,
         param=param,
         retry_after_s=wait_s,
+        should_retry=_SHOULD_RETRY.get(context.headers.get("x-should-retry", "")),
         upstream_request_id=context.request_id,
     )
 
 
-def _class_of(status: int | None, fault: _Fault) -> type[ProviderError]:
-    for word in fault.words:
+def _class_of(status: int | None, words: Sequence[str], message: str) -> type[ProviderError]:
+    for word in words:
         if (kind := _CLASS_BY_WORD.get(word.lower())) is not None:
-            return kind
-    if status in _LENGTH_STATUSES and _LENGTH_TEXT.search(fault.message):
+            # Groq's 413: this one request is over the quota of a whole minute, so that waiting is
+            # no use; a deployment with a larger quota may serve it.
+            return ContextTooLong if status == 413 and kind is RateLimited else kind
+    if status in _LENGTH_STATUSES and (
+        _LENGTH_TEXT.search(message) or _OUTPUT_TEXT.search(message)
+    ):
         return ContextTooLong
     if status is None:
-        is_invalid = any(word.lower().startswith(_INVALID_WORDS) for word in fault.words)
+        is_invalid = any(word.lower().startswith(_INVALID_WORDS) for word in words)
         if is_invalid:
             return BadRequest
-        return Overloaded if _OVERLOAD_TEXT.search(fault.message) else UpstreamFault
-    if status == 503 and _OVERLOAD_TEXT.search(fault.message):
+        return Overloaded if _OVERLOAD_TEXT.search(message) else UpstreamFault
+    if status == 503 and _OVERLOAD_TEXT.search(message):
         return Overloaded
     if (kind := _CLASS_BY_STATUS.get(status)) is not None:
         return kind
@@ -252,12 +287,17 @@ def _parse(body: bytes) -> _Fault:
 
 
 def _metadata_word(metadata: msgspec.Raw) -> msgspec.Raw:
-    """OpenRouter's machine-readable word, which hides below `metadata`."""
+    """OpenRouter's machine-readable word, which hides below `metadata`.
+
+    A prompt that its moderation flagged comes as a 403 like a bad key does, without any word.
+    """
     try:
         found = msgspec.json.decode(bytes(metadata), type=_ErrorMetadata | None)
     except msgspec.ValidationError:
         return _NOTHING
-    return _NOTHING if found is None else found.error_type
+    if found is None:
+        return _NOTHING
+    return _FILTERED if _text(found.flagged_input) is not None else found.error_type
 
 
 def _words(*raws: msgspec.Raw) -> tuple[str, ...]:
@@ -283,10 +323,13 @@ def _number(raw: msgspec.Raw) -> int | None:
     return int(value) if value.isdigit() and len(value) == 3 else None
 
 
-def _clean(text: str, secrets: Sequence[str]) -> str:
-    """Mask our credentials and anything that looks like one; drop control characters."""
-    for secret in secrets:
+def _clean(text: str, context: ErrorContext) -> str:
+    """Mask our credentials, anything that looks like one, and where the upstream is."""
+    for secret in context.secrets:
         if secret:
             text = text.replace(secret, f"…{secret[-4:] if len(secret) >= 12 else ''}")
+    for host in context.hosts:
+        if host:
+            text = text.replace(host, "[upstream]")
     text = _SECRET_TEXT.sub("[masked]", text)
     return _CONTROL_CHARS.sub(" ", text).strip()

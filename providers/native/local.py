@@ -95,6 +95,16 @@ class LocalProvider:
         """The name in the configuration."""
         return self._name
 
+    @property
+    def on_disconnect(self) -> contract.OnDisconnect:
+        """Cancel: the engine stops at once and still accounts for what it did."""
+        return contract.OnDisconnect.CANCEL
+
+    @property
+    def sends_usage_unasked(self) -> bool:
+        """No: usage comes to who asks for it, as on OpenAI's own wire."""
+        return False
+
     def capabilities(self, model_id: str) -> Capabilities:
         """What the engine can do; its context window is known once it was up."""
         link = self._links.get(model_id)

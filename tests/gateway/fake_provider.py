@@ -16,6 +16,7 @@ from providers.contract import (
     ChatRequest,
     Deadlines,
     Finished,
+    OnDisconnect,
     TextDelta,
     UsageReport,
 )
@@ -31,6 +32,8 @@ class FakeProvider:
     name: str
     scripts: Sequence[Sequence[Step]]
     closing_usage: UsageReport | None = None
+    on_disconnect: OnDisconnect = OnDisconnect.CANCEL
+    sends_usage_unasked: bool = False
     calls: list[ChatRequest] = field(default_factory=list)
     facts: list[AttemptFacts] = field(default_factory=list)
     left: int = 0

@@ -56,7 +56,7 @@ USAGES = {
 
 @pytest.mark.parametrize(("usage", "counts"), USAGES.values(), ids=USAGES.keys())
 def test_usage_on_this_wire(usage, counts):
-    found = json.loads(encode_usage(usage, None))
+    found = json.loads(encode_usage(usage))
     assert counts == (
         found["prompt_tokens"],
         found["completion_tokens"],
@@ -66,8 +66,16 @@ def test_usage_on_this_wire(usage, counts):
     assert "cost_usd" not in found
 
 
-def test_a_known_cost_is_decimal_text():
-    assert json.loads(encode_usage(USAGE, "0.000001"))["cost_usd"] == "0.000001"
+def test_a_known_cost_is_decimal_text(encoder):
+    found = json.loads(encoder.usage_chunk(encode_usage(USAGE), "0.000001", None))
+    assert found["usage"]["cost_usd"] == "0.000001"
+
+
+def test_the_usage_chunk_keeps_every_count_of_the_upstream_but_no_cost_that_is_not_ours(encoder):
+    counts = b'{"prompt_tokens":9,"queue_time":0.0240,"cost_usd":"99"}'
+    assert b'"usage":{"prompt_tokens":9,"queue_time":0.0240}' in encoder.usage_chunk(
+        counts, None, None
+    )
 
 
 def test_the_first_chunk_of_each_choice_carries_the_role(encoder):
@@ -83,7 +91,7 @@ def test_every_chunk_has_the_same_head(encoder):
     chunks = [
         encoder.text_chunk("a", 0),
         encoder.finish_chunk("stop", 0),
-        encoder.usage_chunk(USAGE, None, None),
+        encoder.usage_chunk(encode_usage(USAGE), None, None),
     ]
     heads = [
         {name: json.loads(chunk)[name] for name in ("id", "object", "created", "model")}
@@ -122,11 +130,11 @@ def test_a_choice_that_ends_without_text_is_opened_first(encoder):
 
 
 def test_the_usage_chunk_has_no_choice_and_names_what_headers_could_not(encoder):
-    found = json.loads(encoder.usage_chunk(USAGE, "0.5", FINAL))
+    found = json.loads(encoder.usage_chunk(encode_usage(USAGE), "0.5", FINAL))
     assert found["choices"] == []
     assert found["usage"] == {**USAGE_JSON, "cost_usd": "0.5"}
     assert found["fareway"] == {"deployment": "local/m", "attempts": 2, "request_id": "0af1"}
-    assert "fareway" not in json.loads(encoder.usage_chunk(USAGE, "0.5", None))
+    assert "fareway" not in json.loads(encoder.usage_chunk(encode_usage(USAGE), "0.5", None))
 
 
 def test_a_whole_answer(encoder):
@@ -201,6 +209,19 @@ def test_usage_that_nobody_asked_for_is_taken_out():
     assert "usage" not in found
     assert found == {k: v for k, v in json.loads(UPSTREAM).items() if k != "usage"}
     assert json.loads(without_usage(b'{"id":"x"}')) == {"id": "x"}
+
+
+GROQ = {
+    "beside an id": ({"id": "req_1", "usage": {"prompt_tokens": 1}}, {"id": "req_1"}),
+    "without usage": ({"id": "req_1"}, {"id": "req_1"}),
+    "nothing": (None, None),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), GROQ.values(), ids=GROQ.keys())
+def test_usage_in_groqs_own_member_is_taken_out_too(before, after):
+    raw = json.dumps({"choices": [], "x_groq": before, "usage": {"prompt_tokens": 1}}).encode()
+    assert json.loads(without_usage(raw)) == {"choices": [], "x_groq": after}
 
 
 FRAMES = {

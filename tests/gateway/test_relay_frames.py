@@ -14,6 +14,7 @@ from pricing.usage import Usage
 from providers.contract import (
     Finished,
     OpaqueDelta,
+    OpaqueRun,
     Preamble,
     TextDelta,
     ToolCallDelta,
@@ -26,8 +27,9 @@ FINAL = FinalFacts(deployment="up/m", attempts=2, request_id="0af1")
 USAGE = Usage(input_tokens=7, cache_read_tokens=3, output_tokens=5)
 
 
-def frames(*, stream: bool = True, usage: bool = False) -> StreamFrames:
+def frames(*, stream: bool = True, usage: bool = False, keeps: bool = False) -> StreamFrames:
     return StreamFrames(
+        keeps_usage=keeps,
         make_encoder=lambda: AnswerEncoder(answer_id="chatcmpl-own", created=17, model="m"),
         wants_usage=usage,
         is_stream=stream,
@@ -109,14 +111,78 @@ def test_a_chunk_whose_id_is_no_text_gets_an_id_of_ours():
     assert assemble(made.last_usage(None, FINAL)).ids == {"chatcmpl-own"}
 
 
-def test_usage_beside_metadata_is_taken_out_for_a_client_that_did_not_ask():
-    raw = b'{"id":"up-1","choices":[],"x":1,"usage":{"prompt_tokens":10}}'
-    for asked, shown in ((False, False), (True, True)):
-        made = frames(usage=asked)
-        made.take([HELLO])
-        sent = made.take([UsageReport(usage=USAGE, is_alone=False, raw=raw)])
-        assert (b"usage" in sent) is shown
-        assert b'"x":1' in sent
+COUNTED = chunk({"content": "x"}, reason="stop", usage={"prompt_tokens": 10, "queue_time": 0.020})
+INSIDE = UsageReport(
+    usage=USAGE, is_alone=False, reported=b'{"prompt_tokens":10,"queue_time":0.020}'
+)
+
+# Did the client ask; does the vendor tell everybody: is it beside the content, and in a last chunk?
+USAGE_INSIDE = {
+    "asked for: once, at the end": (True, False, False, True),
+    "asked for, and told to everybody: once, at the end": (True, True, False, True),
+    "not asked for: not at all": (False, False, False, False),
+    "not asked for, and told to everybody: where the vendor puts it": (False, True, True, False),
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "keeps", "stays", "comes"), USAGE_INSIDE.values(), ids=USAGE_INSIDE.keys()
+)
+def test_a_usage_inside_a_content_chunk(asked, keeps, stays, comes):
+    made = frames(usage=asked, keeps=keeps)
+    sent = made.take([HELLO, OpaqueDelta(raw=COUNTED), Finished(reason="stop"), INSIDE])
+    assert (b"usage" in sent) is stays
+    assert assemble(sent).texts == {0: "Hellox"}
+    assert assemble(sent).reasons == {0: "stop"}
+    last = made.last_usage("0.5", FINAL)
+    assert bool(last) is comes
+    if comes:
+        # The vendor's own members and spellings survive.
+        assert b'"usage":{"prompt_tokens":10,"queue_time":0.020,"cost_usd":"0.5"}' in last
+
+
+def test_a_usage_chunk_that_a_vendor_sends_to_everybody_reaches_who_did_not_ask():
+    made = frames(keeps=True)
+    made.take([HELLO, STOP, ALONE])
+    assert assemble(made.last_usage("0.5", FINAL)).usages[0]["cost_usd"] == "0.5"
+
+
+def test_a_usage_inside_a_role_chunk_is_taken_out_of_it():
+    made = frames()
+    role = chunk({"role": "assistant"}, usage={"prompt_tokens": 10})
+    made.take([Preamble(raw=role), UsageReport(usage=USAGE, is_alone=False)])
+    assert b"usage" not in made.take([HELLO])
+
+
+def test_of_a_usage_inside_and_a_usage_alone_the_last_is_told():
+    for reports, told in (([ALONE, INSIDE], 0.020), ([INSIDE, ALONE], None)):
+        made = frames(usage=True)
+        for report in reports:
+            made.take([OpaqueDelta(raw=COUNTED), report] if report is INSIDE else [report])
+        [usage] = assemble(made.last_usage("0.5", FINAL)).usages
+        assert usage.get("queue_time") == told
+
+
+def events_of(*raws: bytes) -> bytes:
+    return b"".join(b"data: " + raw + b"\n\n" for raw in raws)
+
+
+def test_a_run_of_frames_passes_as_the_same_bytes():
+    made = frames()
+    run = events_of(*(chunk({"content": text}) for text in "abc"))
+    assert made.take([ROLE]) == b""
+    first = made.take([OpaqueRun(raw=run, count=3)])
+    assert first == events_of(ROLE.raw) + run
+    assert made.take([OpaqueRun(raw=run, count=3)]) is run
+    assert made.output_tokens_estimate == 6
+
+
+def test_the_usage_chunk_behind_a_run_has_the_id_of_its_last_frame():
+    for count in (1, 3):
+        made = frames(usage=True)
+        raws = [chunk({"content": "x"}, id=f"up-{number}") for number in range(count)]
+        made.take([OpaqueRun(raw=events_of(*raws), count=count), UsageReport(usage=USAGE)])
+        assert assemble(made.last_usage(None, FINAL)).ids == {f"up-{count - 1}"}
 
 
 def test_without_a_report_there_is_no_usage_chunk():

@@ -25,6 +25,7 @@ from providers.errors import (
     ProviderError,
 )
 from providers.transport import TransportOptions
+from tests.providers.golden import one_by_one
 from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream, Step, Wire
 
 KEY = "sk-canary-0123456789abcdef"
@@ -119,7 +120,7 @@ async def call(
         ) as batches:
             async for batch in batches:
                 outcome.batches += 1
-                outcome.events += batch
+                outcome.events += one_by_one(batch)
                 await asyncio.sleep(pause_s)
     except ProviderError as error:
         outcome.error = error

@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from providers.codecs.openai_reads import ChatReads
 from providers.codecs.openai_stream import ChatStream
 from providers.codecs.upstream_errors import ErrorContext, error_from_body
-from providers.contract import Event, UsageReport
+from providers.contract import Event, OpaqueDelta, OpaqueRun, UsageReport
 from providers.errors import ProviderError
-from providers.sse import SseDecoder
 
 FOLDER = Path(__file__).resolve().parents[1] / "wire" / "openai_compatible"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sse"))
@@ -37,29 +39,50 @@ def new_stream(**members: Any) -> ChatStream:
 
 def play(reads: Iterable[bytes], stream: ChatStream) -> tuple[list[Event], str]:
     """Feed reads as the provider does: the events, and the class of the error or `ok`."""
-    decoder = SseDecoder()
+    fed = ChatReads(stream=stream)
     events: list[Event] = []
     try:
         for read in reads:
-            events += stream.decode(decoder.feed(read))
+            events += fed.feed(read)
             if stream.failure is not None:
                 raise stream.failure
             if stream.is_done:
                 break
         else:
-            events += stream.decode(decoder.close())
+            events += fed.end()
         events += stream.close()
     except ProviderError as error:
-        return events, type(error).__name__
-    return events, "ok"
+        return one_by_one(events), type(error).__name__
+    return one_by_one(events), "ok"
+
+
+def one_by_one(events: Iterable[Event]) -> list[Event]:
+    """The same events with each run taken apart; complains about a run that is none."""
+    found: list[Event] = []
+    for event in events:
+        if not isinstance(event, OpaqueRun):
+            found.append(event)
+            continue
+        frames = event.raw.split(b"\n\n")
+        assert frames.pop() == b""
+        assert len(frames) == event.count
+        for frame in frames:
+            assert frame.startswith(b"data: {")
+            assert b"\n" not in frame
+            found.append(OpaqueDelta(raw=frame.removeprefix(b"data: ")))
+    return found
 
 
 def plain(event: Event) -> dict[str, Any]:
     """An event as JSON, members that hold their default left out."""
     found: dict[str, Any] = {"event": type(event).__name__}
+    if isinstance(event, msgspec.Struct):
+        return found | {
+            name: value.decode() for name, value in msgspec.structs.asdict(event).items()
+        }
     for field in dataclasses.fields(event):
         value = getattr(event, field.name)
-        if value is None or value == field.default:
+        if value is None or value == field.default or not field.compare:
             continue
         if isinstance(value, bytes):
             value = value.decode()

@@ -1,0 +1,149 @@
+"""Runs of stream frames that differ in nothing but their text, found without decoding each.
+
+Nearly every frame of an answer is the one before it with another text in it. Once a frame was
+decoded and found to be plain content, its bytes around that text are a template: whatever stands
+between them and is the inside of a JSON string means the same, so a whole run of such frames is one
+slice of the read. Nothing is guessed: the template is tried with a text of ours first, and a text
+that could end its string (a quote, a lone backslash, a control character) is never taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+_TEXTS = {
+    key: re.compile(rb'"%s"\s*:\s*"((?:[^"\\]|\\.)+)"' % key.encode(), re.DOTALL)
+    for key in ("content", "reasoning_content", "reasoning")
+}
+"""Where the text of a delta may stand, by the member's name."""
+
+_PROBE = b"fareway probe 7d2e"
+_START, _END = b"data: ", b"\n\n"
+_PLAIN = bytes(byte for byte in range(0x20, 0x100) if byte not in b'"\\')
+_ESCAPE = re.compile(
+    rb'\\(?:["\\/bfnrt]|u(?:[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}'
+    rb"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+)
+_TRIALS_MAX = 12
+"""Frames of one stream that may fail to become a template before the search is given up."""
+
+_MISSES_MAX = 32
+_TEMPLATE_BYTES_MAX = 4096
+_ONE_TEXT_BYTES_MAX = 256
+
+
+class PlainRuns:
+    """Finds runs in the reads of one stream.
+
+    Attributes:
+        is_given_up: Whether frames of this stream vary elsewhere too, so that looking costs more
+            than it saves.
+    """
+
+    def __init__(self, is_plain: Callable[[bytes, str, bytes], bool]) -> None:
+        """Start without a template.
+
+        Args:
+            is_plain: Told a frame's JSON, a key and a text; whether the frame is plain content
+                whose delta holds exactly that text under that key.
+        """
+        self.is_given_up = False
+        self._is_plain = is_plain
+        self._is_proven = False
+        self._trials = 0
+        self._misses = 0
+        self._head = self._tail = self._joint = b""
+
+    def match(self, read: bytes, at: int) -> tuple[int, int]:
+        """Find a run that starts at an event boundary.
+
+        Args:
+            read: Bytes of the stream.
+            at: Where an event starts.
+
+        Returns:
+            Where the run ends, and how many whole frames it holds.
+        """
+        if not self._head or not read.startswith(self._head, at):
+            return at, 0
+        count, end = self._match_many(read, at)
+        if count:
+            self._is_proven = True
+            self._misses = max(0, self._misses - count)
+        return end, count
+
+    def is_one(self, read: bytes) -> bool:
+        """Whether the read is exactly one frame of a run, which is how slower streams come."""
+        head, tail = self._head, self._tail
+        if not (head and read.startswith(head) and read.endswith(tail)):
+            return False
+        text = read[len(head) : -len(tail)]
+        if len(text) > _ONE_TEXT_BYTES_MAX:
+            return False
+        odd = text.translate(None, _PLAIN)
+        return bool(text) and (not odd or (b"\\" in odd and _are_texts([text])))
+
+    def _match_many(self, read: bytes, at: int) -> tuple[int, int]:
+        """How many frames from here on fit the template, and where the last of them ends."""
+        head, tail = self._head, self._tail
+        texts = read[at + len(head) :].split(self._joint)
+        last = texts.pop()
+        if (cut := last.find(tail)) >= 0:
+            texts.append(last[:cut])
+        if not _are_texts(texts):
+            texts = self._leading(texts)
+        frames_bytes = len(texts) * (len(head) + len(tail)) + sum(map(len, texts))
+        return len(texts), at + frames_bytes
+
+    def _leading(self, texts: list[bytes]) -> list[bytes]:
+        """The texts before the first that is none; other frames may hide between two templates."""
+        good: list[bytes] = []
+        for text in texts:
+            if _are_texts([text]):
+                good.append(text)
+                continue
+            cut = text.find(self._tail)
+            if cut >= 0 and _are_texts([text[:cut]]):
+                good.append(text[:cut])
+            break
+        return good
+
+    def end_of_others(self, read: bytes, at: int) -> int:
+        """How far to decode frame by frame before it is worth looking for a run again."""
+        if self._is_proven:
+            self._misses += 1
+            self.is_given_up = self._misses > _MISSES_MAX
+            found = read.find(_END + self._head, at)
+        else:
+            self._trials += 1
+            self.is_given_up = self._trials > _TRIALS_MAX
+            found = read.find(_END, at)
+        return len(read) if found < 0 or self.is_given_up else found + len(_END)
+
+    def learn(self, data: bytes) -> None:
+        """Make a template of the JSON of a frame that was decoded as content."""
+        if len(data) > _TEMPLATE_BYTES_MAX or _PROBE in data:
+            return
+        for key, text in _TEXTS.items():
+            for found in text.finditer(data):
+                before, after = data[: found.start(1)], data[found.end(1) :]
+                # Whatever else the bytes could be read as: only if the probe comes out as this
+                # member's whole text is the gap between them the inside of that one string.
+                if self._is_plain(before + _PROBE + after, key, _PROBE):
+                    self._head = _START + before
+                    self._tail = after + _END
+                    self._joint = self._tail + self._head
+                    self._is_proven = False
+                    return
+
+
+def _are_texts(texts: list[bytes]) -> bool:
+    """Whether each is the inside of a JSON string, and none is empty."""
+    if not all(texts):
+        return False
+    joined = b"\n".join(texts)
+    if b"\\" in joined:
+        joined = _ESCAPE.sub(b"", joined)
+    # What is left are the separators, unless a text holds what no string may hold unescaped.
+    return len(joined.translate(None, _PLAIN)) == len(texts) - 1
