@@ -65,6 +65,8 @@ def line_cost(units: int, rate: Rate) -> PicoUsd:
     """
     if units < 0:
         raise ValueError(f"units must be >= 0, got {units}")
+    if rate.per_units == 1:  # nearly every rate per token; nothing is left to round
+        return PicoUsd(units * rate.pico_usd)
     whole, rest = divmod(units * rate.pico_usd, rate.per_units)
     return PicoUsd(whole + _rounds_up(whole, rest, rate.per_units))
 

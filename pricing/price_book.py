@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from fractions import Fraction
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Literal
 
 from pricing.errors import PriceBookError
 from pricing.money import Rate
-from pricing.usage import Meter
+from pricing.usage import METERS, Meter
 
 
 class Basis(StrEnum):
@@ -52,6 +54,24 @@ class Unpriced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dearest:
+    """The most that a token can cost on a group of meters.
+
+    Attributes:
+        rate: The highest rate of the group.
+        rounding_pico_usd: What rounding can add when a count is split over the group: each line is
+            rounded once, up by at most half; 0 where every rate divides.
+    """
+
+    rate: Rate
+    rounding_pico_usd: int
+
+
+_PROMPT_METERS = (Meter.INPUT, Meter.CACHE_READ, Meter.CACHE_WRITE)
+_OUTPUT_METERS = (Meter.OUTPUT, Meter.REASONING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PriceVersion:
     """One immutable set of rates; `PriceBook` checks it.
 
@@ -66,6 +86,10 @@ class PriceVersion:
         version_id: Digest of what is charged, from when, and by which source. `valid_to` and
             `checked_on` are left out: a price keeps its identity when a successor ends it or when
             it is confirmed.
+        plan: Per meter in the order of `METERS`, what a unit costs: its rate, None when it is
+            charged and has none, False when the basis does not charge for it.
+        dearest_prompt: The most that a prompt token can cost, None without any rate.
+        dearest_output: The same of an output token.
     """
 
     rates: Mapping[Meter, Rate] = field(hash=False)
@@ -76,11 +100,18 @@ class PriceVersion:
     checked_on: date | None = None
     is_nominal: bool = False
     version_id: str = field(init=False)
+    plan: tuple[Rate | Literal[False] | None, ...] = field(init=False, repr=False, compare=False)
+    dearest_prompt: Dearest | None = field(init=False, repr=False, compare=False)
+    dearest_output: Dearest | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Freeze the rates and derive the identity."""
+        """Freeze the rates, derive the identity, and work out what every request asks for."""
         object.__setattr__(self, "rates", MappingProxyType(dict(self.rates)))
         object.__setattr__(self, "version_id", self._digest())
+        plan = tuple(self.is_charged(one) and self.rate_for(one) for one in METERS)
+        object.__setattr__(self, "plan", plan)
+        object.__setattr__(self, "dearest_prompt", self._dearest(_PROMPT_METERS))
+        object.__setattr__(self, "dearest_output", self._dearest(_OUTPUT_METERS))
 
     def rate_for(self, meter: Meter) -> Rate | None:
         """The meter's rate, else that of its fallback meter, None when neither has one."""
@@ -113,6 +144,17 @@ class PriceVersion:
                 yield f"{name} has no time zone"
         if self._has_comparable_bounds() and self._is_empty_interval():
             yield f"valid_from {self.valid_from} is not before valid_to {self.valid_to}"
+
+    def _dearest(self, meters: Sequence[Meter]) -> Dearest | None:
+        rates = [self.rates[meter] for meter in meters if meter in self.rates]
+        if not rates:
+            return None
+        is_exact = all(rate.per_units == 1 for rate in rates)
+        return Dearest(
+            # Rounding keeps the order, so the dearest rate gives the dearest line.
+            rate=max(rates, key=lambda rate: Fraction(rate.pico_usd, rate.per_units)),
+            rounding_pico_usd=0 if is_exact else len(meters),
+        )
 
     def _has_comparable_bounds(self) -> bool:
         return all(at is None or at.tzinfo is not None for at in (self.valid_from, self.valid_to))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from pricing.money import PicoUsd, Rate, line_cost
-from pricing.price_book import Basis, PriceVersion, Unpriced
-from pricing.usage import Meter, Usage
+from pricing.price_book import Basis, Dearest, PriceVersion, Unpriced
+from pricing.usage import METERS, Meter, Usage
 
 _US_PER_S = 1_000_000
+_INPUT, _CACHE_READ, _CACHE_WRITE, _OUTPUT, _REQUESTS = (
+    METERS.index(meter)
+    for meter in (Meter.INPUT, Meter.CACHE_READ, Meter.CACHE_WRITE, Meter.OUTPUT, Meter.REQUESTS)
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChargeLine:
+class ChargeLine(msgspec.Struct, frozen=True, kw_only=True):
     """One meter's cost: `units` at `rate`, rounded once."""
 
     meter: Meter
@@ -21,8 +24,7 @@ class ChargeLine:
     cost_pico_usd: PicoUsd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt costs.
 
     Attributes:
@@ -34,8 +36,7 @@ class Charge:
     total_pico_usd: PicoUsd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredSpeed:
+class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
     """How fast a machine of ours runs a model, in whole tokens per busy second.
 
     Attributes:
@@ -56,8 +57,7 @@ class MeasuredSpeed:
             raise ValueError(f"speeds must be >= 1 token per second, got {self}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """What a request is expected to use, and at most.
 
     Attributes:
@@ -83,13 +83,22 @@ class Workload:
             ValueError: A count is negative, more is cached or written than there is, or an
                 expectation is above its maximum.
         """
-        if min(self.fresh_tokens, self.cached_tokens, self.written_tokens) < 0:
+        cached, written, output = (
+            self.cached_tokens,
+            self.written_tokens,
+            self.expected_output_tokens,
+        )
+        if cached < 0 or written < 0 or self.prompt_tokens < cached + written:
             raise ValueError(f"the prompt's parts must be >= 0 and add up, got {self}")
-        if self.expected_output_tokens < 0:
-            raise ValueError(f"expected output must be >= 0, got {self.expected_output_tokens}")
-        if self.max_output_tokens is not None:
-            _refuse_above("output", self.expected_output_tokens, self.max_output_tokens)
-        _refuse_above("prompt", self.prompt_tokens, self.largest_prompt_tokens)
+        if output < 0:
+            raise ValueError(f"expected output must be >= 0, got {output}")
+        if self.max_output_tokens is not None and output > self.max_output_tokens:
+            raise ValueError(
+                f"expected output of {output} is above {self.max_output_tokens} tokens"
+            )
+        largest = self.max_prompt_tokens
+        if largest is not None and self.prompt_tokens > largest:
+            raise ValueError(f"expected prompt of {self.prompt_tokens} is above {largest} tokens")
 
     @property
     def fresh_tokens(self) -> int:
@@ -102,8 +111,7 @@ class Workload:
         return self.prompt_tokens if self.max_prompt_tokens is None else self.max_prompt_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quote:
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
     """What a request will cost.
 
     Attributes:
@@ -128,16 +136,16 @@ def charge(usage: Usage, version: PriceVersion) -> Charge | Unpriced:
         version: The price in force when the attempt started.
     """
     lines: list[ChargeLine] = []
-    for meter, units in usage.meters():
-        if not version.is_charged(meter):
+    total = 0
+    for meter, units, rate in zip(METERS, usage.counts(), version.plan, strict=True):
+        if not units or rate is False:
             continue
-        rate = version.rate_for(meter)
         if rate is None:
             return Unpriced(reason=f"no rate for {meter}")
         cost_pico_usd = line_cost(units, rate)
         lines.append(ChargeLine(meter=meter, units=units, rate=rate, cost_pico_usd=cost_pico_usd))
-    total_pico_usd = PicoUsd(sum(line.cost_pico_usd for line in lines))
-    return Charge(lines=tuple(lines), total_pico_usd=total_pico_usd)
+        total += cost_pico_usd
+    return Charge(lines=tuple(lines), total_pico_usd=PicoUsd(total))
 
 
 def quote(
@@ -182,50 +190,48 @@ def _quote_gpu_time(
 
 
 def _quote_tokens(workload: Workload, version: PriceVersion) -> Quote | Unpriced:
-    fee = version.rates.get(Meter.REQUESTS)
-    usage = Usage(
-        input_tokens=workload.fresh_tokens,
-        cache_read_tokens=workload.cached_tokens,
-        cache_write_tokens=workload.written_tokens,
-        output_tokens=workload.expected_output_tokens,
-        requests=0 if fee is None else 1,
-    )
-    expected = charge(usage, version)
-    if isinstance(expected, Unpriced):
-        return expected
+    expected = 0
+    for place, units in (
+        (_INPUT, workload.fresh_tokens),
+        (_CACHE_READ, workload.cached_tokens),
+        (_CACHE_WRITE, workload.written_tokens),
+        (_OUTPUT, workload.expected_output_tokens),
+    ):
+        if not units:
+            continue
+        rate = version.plan[place]
+        if not rate:
+            return Unpriced(reason=f"no rate for {METERS[place]}")
+        expected += line_cost(units, rate)
     bound = _token_bound(workload, version)
     if isinstance(bound, Unpriced):
         return bound
-    return Quote(expected_pico_usd=expected.total_pico_usd, upper_bound_pico_usd=bound)
+    fee = version.plan[_REQUESTS]
+    if fee:
+        expected += line_cost(1, fee)
+        bound = None if bound is None else PicoUsd(bound + line_cost(1, fee))
+    return Quote(expected_pico_usd=PicoUsd(expected), upper_bound_pico_usd=bound)
 
 
 def _token_bound(workload: Workload, version: PriceVersion) -> PicoUsd | Unpriced | None:
     """Every token at the dearest rate that it may meet, and room for rounding a split count."""
     if workload.max_output_tokens is None:
         return None
-    total = 0
-    for units, meters in (
-        (workload.largest_prompt_tokens, (Meter.INPUT, Meter.CACHE_READ, Meter.CACHE_WRITE)),
-        (workload.max_output_tokens, (Meter.OUTPUT, Meter.REASONING)),
-    ):
-        if units == 0:
-            continue
-        rates = [version.rates[meter] for meter in meters if meter in version.rates]
-        if not rates:
-            return Unpriced(reason=f"no rate for {meters[0]}")
-        # Counts split over several meters are rounded once per line, each up by at most half.
-        is_exact = all(rate.per_units == 1 for rate in rates)
-        rounding = 0 if is_exact else len(meters)
-        total += max(line_cost(units, rate) for rate in rates) + rounding
-    fee = version.rates.get(Meter.REQUESTS)
-    return PicoUsd(total if fee is None else total + line_cost(1, fee))
+    prompt = _most(workload.largest_prompt_tokens, version.dearest_prompt)
+    output = _most(workload.max_output_tokens, version.dearest_output)
+    if prompt is None:
+        return Unpriced(reason=f"no rate for {Meter.INPUT}")
+    if output is None:
+        return Unpriced(reason=f"no rate for {Meter.OUTPUT}")
+    return PicoUsd(prompt + output)
+
+
+def _most(units: int, dearest: Dearest | None) -> int | None:
+    if units == 0:
+        return 0
+    return None if dearest is None else line_cost(units, dearest.rate) + dearest.rounding_pico_usd
 
 
 def _rate_per_token(rate: Rate, tokens_per_s: int) -> Rate:
     """The exact price of a token from the price of a microsecond."""
     return Rate(pico_usd=rate.pico_usd * _US_PER_S, per_units=rate.per_units * tokens_per_s)
-
-
-def _refuse_above(what: str, expected_tokens: int, max_tokens: int) -> None:
-    if expected_tokens > max_tokens:
-        raise ValueError(f"expected {what} of {expected_tokens} is above {max_tokens} tokens")

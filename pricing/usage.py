@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+import msgspec
 
 
 class Meter(StrEnum):
@@ -25,6 +27,10 @@ class Meter(StrEnum):
     REQUESTS = "requests"
 
 
+METERS: Final = tuple(Meter)
+"""Every meter, in the order of `Usage.counts`."""
+
+
 class Quality(StrEnum):
     """How far an event's counts can be trusted."""
 
@@ -35,8 +41,7 @@ class Quality(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Counts per meter, each at least 0.
 
     Attributes:
@@ -67,21 +72,28 @@ class Usage:
         Raises:
             ValueError: A count is negative.
         """
-        for meter, units in self.all_meters():
-            if units < 0:
-                raise ValueError(f"{meter} must be >= 0, got {units}")
+        counts = self.counts()
+        if min(counts) < 0:
+            place, units = next((place, one) for place, one in enumerate(counts) if one < 0)
+            raise ValueError(f"{METERS[place]} must be >= 0, got {units}")
+
+    def counts(self) -> tuple[int, ...]:
+        """Every count, in the order of `METERS`."""
+        return (
+            self.input_tokens,
+            self.cache_read_tokens,
+            self.cache_write_tokens,
+            self.output_tokens,
+            self.reasoning_tokens,
+            self.images,
+            self.audio_ms,
+            self.gpu_us,
+            self.requests,
+        )
 
     def all_meters(self) -> Iterator[tuple[Meter, int]]:
         """Every meter with its count, zeros included, in the order of `Meter`."""
-        yield Meter.INPUT, self.input_tokens
-        yield Meter.CACHE_READ, self.cache_read_tokens
-        yield Meter.CACHE_WRITE, self.cache_write_tokens
-        yield Meter.OUTPUT, self.output_tokens
-        yield Meter.REASONING, self.reasoning_tokens
-        yield Meter.IMAGES, self.images
-        yield Meter.AUDIO_MS, self.audio_ms
-        yield Meter.GPU_US, self.gpu_us
-        yield Meter.REQUESTS, self.requests
+        return zip(METERS, self.counts(), strict=True)
 
     def meters(self) -> Iterator[tuple[Meter, int]]:
         """Meters with a count above zero."""
