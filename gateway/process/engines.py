@@ -27,6 +27,7 @@ from local_engine.api import (
     EngineError,
     EngineGone,
     EngineProcess,
+    EngineStats,
     ModelFileError,
     spawn_engine,
 )
@@ -73,6 +74,7 @@ class _Running:
     spec: EngineSpec
     state: str = STARTING
     process: EngineProcess | None = None
+    stats: EngineStats | None = None  # as of the last look
     is_loaded: bool = False  # from here on workers can be linked; `ready` is when they are
 
 
@@ -110,6 +112,14 @@ class EngineSupervisor:
             f"engine-{name}": running.process.pid
             for name, running in self._engines.items()
             if running.process is not None
+        }
+
+    def stats(self) -> Mapping[str, EngineStats]:
+        """What each running engine told at its last sign of life, by deployment."""
+        return {
+            name: running.stats
+            for name, running in self._engines.items()
+            if running.stats is not None
         }
 
     async def run(self, workers: Callable[[], Sequence[Channel]]) -> None:
@@ -167,14 +177,15 @@ class EngineSupervisor:
                 for channel in self._workers():
                     tasks.start_soon(self._link, running, process, channel)
             running.state = READY
-            await self._watch(process)
+            await self._watch(running, process)
         finally:
             running.process = None
+            running.stats = None
             running.is_loaded = False
             with anyio.CancelScope(shield=True):
                 await _end(process)
 
-    async def _watch(self, process: EngineProcess) -> None:
+    async def _watch(self, running: _Running, process: EngineProcess) -> None:
         """Wait until the engine ends.
 
         Raises:
@@ -188,6 +199,7 @@ class EngineSupervisor:
                 if await _has_ended(process, within_s=TERMINATE_AFTER_S):
                     return
                 raise
+            running.stats = stats
             if stats.step_age_s > self.step_within_s:
                 raise EngineGone(f"the engine has computed one step for {stats.step_age_s:.0f} s")
 
