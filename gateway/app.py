@@ -6,20 +6,18 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from gateway.admission.admit import Admission, TeamRules
 from gateway.auth.directory import KeyDirectory, KeyRecord, KeySnapshot
 from gateway.auth.keys import hash_key
 from gateway.channel import Channel
 from gateway.clock import Clock, uuid7_maker
-from gateway.fleet import Fleet, build_fleet, build_policy
+from gateway.fleet import Fleet, build_fleet
 from gateway.health import HealthBoard
 from gateway.http.errors import row_of
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
-from gateway.privacy.oracle import verify
-from gateway.privacy.policy import Policy
+from gateway.policy_proof import proved_policy
 from gateway.relay.attempts import Relay, RelayLimits
 from gateway.relay.journal import Journal
 from gateway.settings.declared_keys import fixed_key_records, load_admin_key
@@ -27,15 +25,10 @@ from gateway.settings.document import Settings
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.secrets import Label, load_master_keys
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.scrape import Scraper
+from gateway.telemetry.snapshot import Series
+from gateway.telemetry.sources import wire_fault_series
 from providers.contract import Deadlines, Provider
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-INSTANTS_MAX = 16
-"""Expiries that the check at start looks at, the nearest first."""
-
-
-class PolicyUnproved(Exception):
-    """The compiled policy and the independent oracle disagree; nothing may be served with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,33 +85,6 @@ def load_credentials(config: LoadedConfig, environ: Mapping[str, str]) -> Creden
     )
 
 
-def proved_policy(settings: Settings, clock: Clock) -> Policy:
-    """Compile the policy and hold it against the oracle.
-
-    Raises:
-        PolicyUnproved: With the first counter-examples.
-    """
-    policy = build_policy(settings)
-    at = _EPOCH + timedelta(microseconds=clock.wall_us())
-    # At the instants of expiry too: what is allowed then must still be what the oracle says.
-    expiries = {
-        claim.expires_at
-        for deployment in policy.source.deployments
-        for claim in deployment.claims
-        if claim.expires_at is not None
-    }
-    verdict = verify(
-        policy,
-        policy.source,
-        instants=[at, *sorted(expiries)[:INSTANTS_MAX]],
-        floors=[team.tags for team in settings.teams.values()],
-    )
-    if verdict.counter_examples:
-        shown = "; ".join(str(one) for one in verdict.counter_examples[:3])
-        raise PolicyUnproved(f"the privacy policy does not hold against its oracle: {shown}")
-    return policy
-
-
 def build_service(
     *,
     config: LoadedConfig,
@@ -139,7 +105,7 @@ def build_service(
     """
     settings = config.settings
     rng = random.Random()  # seeded by the kernel
-    metrics = Metrics()
+    metrics = Metrics(secrets.token_hex(8))
     new_id = uuid7_maker(clock, rng)
     relay = Relay(
         providers=providers,
@@ -151,11 +117,12 @@ def build_service(
         health=health,
         status_of=lambda error: row_of(error).status,
     )
-    return Service(
+    service = Service(
         directory=credentials.directory(database_keys, revision),
         admission=build_admission(settings, providers=providers, health=health, clock=clock),
         relay=relay,
         metrics=metrics,
+        scraper=Scraper(metrics=metrics, supervisor=supervisor),
         clock=clock,
         new_id=new_id,
         max_body_bytes=settings.server.max_body_mib * 1024 * 1024,
@@ -164,6 +131,18 @@ def build_service(
         session_key=credentials.session_key,
         spool_fault=spool.fault,
         started_s=clock.wall_us() // 1_000_000,
+    )
+    metrics.add_source(lambda: wire_fault_series(providers))
+    metrics.add_source(lambda: _worker_series(service, spool))
+    return service
+
+
+def _worker_series(service: Service, spool: SpoolWriter) -> Sequence[Series]:
+    unsynced_bytes = spool.position - spool.durable_position
+    return (
+        Series("fareway_requests_in_flight", (), [service.in_flight]),
+        Series("fareway_spool_unsynced_bytes", (), [unsynced_bytes]),
+        Series("fareway_workers", (), [1]),
     )
 
 

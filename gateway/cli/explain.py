@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from gateway.admission.admit import Admission, Admitted
-from gateway.app import PolicyUnproved, build_admission
+from gateway.app import build_admission
 from gateway.auth.directory import KeyRecord, Principal
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
@@ -32,6 +32,7 @@ from gateway.health import HealthBoard
 from gateway.http.errors import row_of
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.views import StoredKey
+from gateway.policy_proof import PolicyUnproved
 from gateway.process.engines import READY
 from gateway.process.messages import ServiceStatus
 from gateway.process.provider_setup import engine_links, set_up_providers

@@ -22,7 +22,6 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
-from gateway.app import PolicyUnproved
 from gateway.auth.keys import parse_key_id
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
@@ -32,10 +31,11 @@ from gateway.cli.keys import NewKeyOrder, create_key, stored_keys
 from gateway.cli.options import ConfigOption
 from gateway.clock import system_clock
 from gateway.ledger.recent import RecentRequest
+from gateway.policy_proof import PolicyUnproved
 from gateway.process import engines
 from gateway.process.messages import ServiceStatus
+from gateway.process.preflight import ServeError
 from gateway.process.serve import Prepared, prepare
-from gateway.process.supervisor import ServeError
 from gateway.settings.environment import config_path, process_environ
 from gateway.settings.loader import LoadedConfig, load
 from gateway.settings.providers import LocalProvider

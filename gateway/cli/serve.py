@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import anyio
 import typer
 
-from gateway.app import PolicyUnproved
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption
 from gateway.clock import system_clock
+from gateway.policy_proof import PolicyUnproved
+from gateway.process.preflight import ServeError
 from gateway.process.serve import prepare
-from gateway.process.supervisor import ServeError
 from gateway.settings.environment import config_path, process_environ
 from gateway.settings.loader import load
 from gateway.telemetry.logs import set_up_logging

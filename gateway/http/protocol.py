@@ -15,7 +15,7 @@ import asyncio
 import logging
 import urllib.parse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -57,9 +57,28 @@ class _PipelineTooLong(Exception):
     """Ends the parsing of a read; uvicorn answers with a 400 and closes."""
 
 
+class Closing:
+    """Whether a server lets its connections end, and how; shared by all of them."""
+
+    __slots__ = ("idle_s",)
+
+    def __init__(self) -> None:
+        """Not yet."""
+        self.idle_s: float | None = None
+
+    def begin(self, idle_s: float) -> None:
+        """From now on answers carry `connection: close`.
+
+        Args:
+            idle_s: How long a connection may ask nothing before it is closed untold.
+        """
+        self.idle_s = idle_s
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection: heads bounded in size and time, trailers dropped, few requests in advance."""
 
+    closing: ClassVar[Closing] = Closing()  # of a server that never lets them end; see `HttpServer`
     head_s_max = HEAD_S_MAX
     rest_s_max = REST_S_MAX
     unread_s_max = UNREAD_S_MAX
@@ -86,6 +105,23 @@ class BoundedProtocol(HttpToolsProtocol):
         # uvicorn tells the request that came last, which may wait behind the one being answered.
         if self._served is not None:
             self._served.note_gone()
+
+    def begin_closing(self) -> None:
+        """Let this connection end: after its next answer, or when nothing is asked for a while.
+
+        An answer whose head is out already has promised that the connection stays, and its client
+        may send the next request at any moment; so that one is answered and told.
+        """
+        assert self.closing.idle_s is not None, "the server's connections shall end"
+        self.timeout_keep_alive = self.closing.idle_s
+        cycle = cast("Cycle | None", self.cycle)  # None before a first request
+        if cycle is not None and not cycle.response_started:
+            self._tell_last()
+        elif self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.closing.idle_s, self.timeout_keep_alive_handler
+            )
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is answered, or not at all."""
@@ -130,6 +166,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._end_head()
         self._begin()
+        if self.closing.idle_s is not None:
+            self._tell_last()
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
@@ -149,6 +187,14 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self._is_in_head and not self.pipeline and self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.rest_s_max, self.transport.close)
+
+    def _tell_last(self) -> None:
+        """Close after the newest request; closing before it would lose it."""
+        for cycle, _ in self.pipeline:
+            cycle.keep_alive = True
+        if self._served is not None and not self._served.response_started:
+            self._served.keep_alive = True
+        self.cycle.keep_alive = False
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._served = cast("Cycle", cycle)

@@ -1,18 +1,73 @@
-"""Start a Python module as a child process that is reached over a channel."""
+"""A Python module that runs as a child process and is reached over a channel."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import signal
-import sys
+import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.channel import Channel, Method, socket_pair
+import anyio
+
+from gateway.channel import Channel, Method
+from gateway.process.launch import Launched, launch
 
 KILL_AFTER_S = 5.0
+
+
+class Process:
+    """A child process whose end can be awaited; the kernel tells it, nobody polls.
+
+    Args:
+        popen: The process; reaped here.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        """Watch from here on; needs a running loop."""
+        self._popen = popen
+        self._ended = asyncio.Event()
+        self._watched: int | None = None
+        try:
+            self._watched = os.pidfd_open(popen.pid)
+        except ProcessLookupError:  # reaped already: it ended before anybody watched
+            self._end()
+        else:
+            asyncio.get_running_loop().add_reader(self._watched, self._end)
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status, minus the signal's number when one ended it, None while it runs."""
+        return self._popen.returncode
+
+    async def wait(self) -> int:
+        """Wait for its end; the exit status."""
+        await self._ended.wait()
+        status = self._popen.returncode
+        assert status is not None, "an ended process was reaped"
+        return status
+
+    def terminate(self) -> None:
+        """SIGTERM, if it still runs."""
+        self._popen.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        self._popen.kill()
+
+    def _end(self) -> None:
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            os.close(self._watched)
+            self._watched = None
+        self._popen.wait()  # at once: the descriptor is readable when there is a status
+        self._ended.set()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,55 +81,49 @@ class Child:
     """
 
     name: str
-    process: asyncio.subprocess.Process
+    process: Process
     channel: Channel
 
     async def stop(self, *, grace_s: float) -> None:
         """End the child: close its channel, ask, then kill."""
         self.channel.close()
-        if self.process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(grace_s):
-                await self.process.wait()
-        except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
+        if self.process.returncode is None:
+            self.process.terminate()
+        with anyio.move_on_after(grace_s):
             await self.process.wait()
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
 
 
-async def spawn(
+def spawn(
     module: str, *, name: str, methods: Mapping[str, Method], arguments: Sequence[str] = ()
 ) -> Child:
-    """Start `python -m module --control-fd N --log-level L`; it logs what this process does.
+    """Start a module; it logs what this process does.
 
     Args:
         module: A module with a main of its own.
         name: For log lines.
         methods: What the child may call on us.
         arguments: Further arguments.
+
+    Raises:
+        OSError: The machine refuses.
     """
-    ours, theirs = socket_pair()
-    try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            module,
-            "--control-fd",
-            str(theirs.fileno()),
-            "--log-level",
-            str(logging.getLogger().level),
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            # A Ctrl-C in the terminal reaches the supervisor alone, which drains its children.
-            start_new_session=True,
-        )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-    return Child(name=name, process=process, channel=Channel(ours, methods, name=name))
+    level = logging.getLogger().level
+    return adopt(launch(module, log_level=level, arguments=arguments), name=name, methods=methods)
+
+
+def adopt(launched: Launched, *, name: str, methods: Mapping[str, Method]) -> Child:
+    """Take over a child that was started before.
+
+    Args:
+        launched: The child.
+        name: For log lines.
+        methods: What it may call on us.
+    """
+    return Child(
+        name=name,
+        process=Process(launched.process),
+        channel=Channel(launched.control, methods, name=name),
+    )

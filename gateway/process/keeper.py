@@ -11,9 +11,14 @@ import anyio
 
 from gateway.channel import ChannelError, Method
 from gateway.process.backoff import Backoff
-from gateway.process.child import KILL_AFTER_S, Child, spawn
+from gateway.process.child import KILL_AFTER_S, Child, adopt, spawn
+from gateway.process.launch import Launched
 
 logger = logging.getLogger(__name__)
+
+
+async def _nothing() -> None:
+    """What follows the loss of a child that nobody else depends on."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,8 +31,11 @@ class Keeper:
         methods: What it may call on us.
         set_up: Its first calls; the child counts as ready when this returns.
         backoff: Pauses between starts.
+        first: A child that is under way already; later ones are started here.
+        on_loss: Called after a child that had been set up is gone.
         child: The running child that has been set up, None while there is none.
         ready: Set while there is one.
+        faulted: Set once a child could not be started or set up.
         is_ending: Set before the child is told to end, so that it is not started again.
         fault: Why it could not be set up the last time, empty when it could.
     """
@@ -37,33 +45,52 @@ class Keeper:
     methods: Mapping[str, Method]
     set_up: Callable[[Child], Awaitable[None]]
     backoff: Backoff
+    first: Launched | None = None
+    on_loss: Callable[[], Awaitable[None]] = _nothing
     child: Child | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    faulted: asyncio.Event = field(default_factory=asyncio.Event)
     is_ending: bool = False
     fault: str = ""
+    _scope: anyio.CancelScope | None = None
 
     async def run(self) -> None:
-        """Keep the child until `is_ending`, or until cancelled."""
-        while not self.is_ending:
-            try:
-                await self._run_once()
-            except OSError:
-                logger.exception("%s cannot be started", self.name)
-            if not self.is_ending:
-                pause_s = self.backoff.next_s()
-                logger.error("%s ended; starting it again in %.1f s", self.name, pause_s)
-                await anyio.sleep(pause_s)
+        """Keep the child until it ended after `is_ending` was set, `abandon`, or cancellation."""
+        self._scope = anyio.CancelScope()
+        with self._scope:
+            while not self.is_ending:
+                try:
+                    await self._run_once()
+                except OSError as error:
+                    logger.exception("%s cannot be started", self.name)
+                    self._note_fault(str(error))
+                if not self.is_ending:
+                    pause_s = self.backoff.next_s()
+                    logger.error("%s ended; starting it again in %.1f s", self.name, pause_s)
+                    await anyio.sleep(pause_s)
+
+    def abandon(self) -> None:
+        """End `run`, and the child with it, in whatever state they are."""
+        self.is_ending = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def _start(self) -> Child:
+        launched, self.first = self.first, None
+        if launched is not None:
+            return adopt(launched, name=self.name, methods=self.methods)
+        return spawn(self.module, name=self.name, methods=self.methods)
 
     async def _run_once(self) -> None:
-        child = await spawn(self.module, name=self.name, methods=self.methods)
+        child = self._start()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(child.channel.run)
                 try:
                     await self.set_up(child)
                 except ChannelError as error:
-                    self.fault = str(error)
                     logger.error("%s: %s", self.name, error)  # noqa: TRY400 - the child logged why
+                    self._note_fault(str(error))
                 else:
                     self.fault = ""
                     self.child = child
@@ -71,7 +98,14 @@ class Keeper:
                     await child.process.wait()
                 tasks.cancel_scope.cancel()
         finally:
+            was_set_up = self.child is not None
             self.child = None
             self.ready.clear()
             with anyio.CancelScope(shield=True):
                 await child.stop(grace_s=KILL_AFTER_S)
+        if was_set_up and not self.is_ending:
+            await self.on_loss()
+
+    def _note_fault(self, fault: str) -> None:
+        self.fault = fault
+        self.faulted.set()

@@ -7,22 +7,54 @@ import msgspec
 from gateway.auth.directory import KeyRecord
 
 
+class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked configuration as the supervisor read it; its files may say something else by now.
+
+    Attributes:
+        settings_json: The settings, without secrets, for those are references in the file too.
+        digest: Of the settings; equal in supervisor and worker, or the worker refuses.
+        name: The file's name, for problems.
+        base_dir: Where relative paths begin.
+        state_dir: What Fareway keeps on this machine.
+    """
+
+    settings_json: bytes
+    digest: str
+    name: str
+    base_dir: str
+    state_dir: str
+
+
 class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """First call on a worker; the listening socket travels with it.
+    """First call on a worker: get everything ready, and accept nothing yet.
 
     Attributes:
         index: From 0; names the worker's spool directory.
-        config_path: The configuration file, None for the built-in defaults.
-        config_digest: The worker refuses settings with another digest than the supervisor's.
+        config: What it serves.
         keys: Every key of the database.
         revision: Of the keys; grows with every change.
     """
 
     index: int
-    config_path: str | None
-    config_digest: str
+    config: ConfigSnapshot
     keys: list[KeyRecord]
     revision: int
+
+
+class Listen(msgspec.Struct, frozen=True, kw_only=True):
+    """Accept connections from these listening sockets, which travel with the call.
+
+    Attributes:
+        numbers: What the sockets are called, one each.
+    """
+
+    numbers: list[int]
+
+
+class StopListening(msgspec.Struct, frozen=True, kw_only=True):
+    """Leave these listening sockets to another worker; what was accepted stays."""
+
+    numbers: list[int]
 
 
 class KeysUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +90,20 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
 
 
+class WindDown(msgspec.Struct, frozen=True, kw_only=True):
+    """Accept no more, answer what comes on standing connections while they last, then end.
+
+    Every connection is told with its next answer that it ends (`connection: close`).
+
+    Attributes:
+        idle_s: A connection that asks nothing for so long is closed untold.
+        deadline_s: What is left then is cut.
+    """
+
+    idle_s: float
+    deadline_s: float
+
+
 class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
     """First call on the ledger process.
 
@@ -86,6 +132,9 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
         engines: State per local deployment: `ready`, `starting`, or a sentence that says why not.
         revision: Of the keys.
         speeds: Per local deployment that was measured, as one worker knows it.
+        config_digest: Of the configuration that new connections are served with.
+        reload_fault: Why the configuration on disk is not the one that is served, with every
+            problem; empty when the last reload went well.
     """
 
     url: str
@@ -93,3 +142,5 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     engines: dict[str, str]
     revision: int
     speeds: dict[str, EngineSpeed] = {}
+    config_digest: str = ""
+    reload_fault: str = ""

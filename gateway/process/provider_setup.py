@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from gateway.settings.errors import ConfigError, Problem, SecretError
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider, ServerProvider
 from gateway.settings.secrets import resolve
@@ -19,7 +18,6 @@ from providers.registry import (
     build_providers,
 )
 
-_KEY_SETTINGS = ("api_key_env", "api_key_file", "api_key_ref")
 Links = Mapping[str, Mapping[str, EngineLink]]
 
 
@@ -53,26 +51,6 @@ def set_up_providers(
     """
     descriptions = _descriptions(config, environ=environ, links=links, on_done=on_done)
     return build_providers(descriptions, clock=lambda: datetime.now(UTC))
-
-
-def require_provider_keys(config: LoadedConfig, environ: Mapping[str, str]) -> None:
-    """Read every upstream's key once, so that a missing one stops the start and not the workers.
-
-    Raises:
-        ConfigError: With every key that cannot be read.
-    """
-    problems: list[Problem] = []
-    for name, provider in config.settings.providers.items():
-        if not isinstance(provider, ServerProvider) or provider.api_key is None:
-            continue
-        try:
-            resolve(provider.api_key, environ=environ, config=config)
-        except SecretError as error:
-            stated = next(one for one in _KEY_SETTINGS if getattr(provider, one) is not None)
-            place = config.locate("providers", name, stated)
-            problems.append(place.problem(str(error)))
-    if problems:
-        raise ConfigError(tuple(problems))
 
 
 def _descriptions(

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.app import proved_policy
 from gateway.clock import Clock
 from gateway.process.admin_socket import AlreadyRunning, ensure_alone
 from gateway.process.engines import FILE_SOURCE, EngineSpec, EngineSupervisor
-from gateway.process.provider_setup import require_provider_keys
-from gateway.process.supervisor import ServeError, Supervisor, bind
-from gateway.settings.declared_keys import fixed_key_records, load_admin_key
+from gateway.process.launch import HeadStart
+from gateway.process.listeners import CannotListen, bind
+from gateway.process.preflight import ServeError, check
+from gateway.process.supervisor import Supervisor
+from gateway.settings.declared_keys import load_admin_key
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalModelSettings, LocalProvider
-from gateway.settings.secrets import Label, load_master_keys
-from gateway.settings.unbuilt import unbuilt
+from gateway.settings.secrets import Label
 from local_engine.api import EngineConfig
 from local_engine.model_store import ModelStore, OnProgress, default_root
 
@@ -51,8 +51,9 @@ def prepare(
     clock: Clock,
     on_ready: Callable[[str], None],
     on_progress: OnProgress,
+    head_start: HeadStart | None = None,
 ) -> Prepared:
-    """Check everything that can be checked before a process is started, and bind the port.
+    """Check everything that can be checked before a process is told what to do; bind the port.
 
     The administrator's key is made last: it is shown once, so nothing after it may fail.
 
@@ -63,6 +64,7 @@ def prepare(
         clock: Time.
         on_ready: Called with the base URL once the service answers.
         on_progress: Told about downloads.
+        head_start: Children that are under way already.
 
     Raises:
         ServeError: The configuration asks for what is not built, a gateway of this configuration
@@ -70,22 +72,12 @@ def prepare(
         SettingsError: A secret is missing or malformed.
         PolicyUnproved: The privacy policy does not hold against its oracle.
     """
-    pending = unbuilt(config)
-    if pending:
-        listed = "\n".join(f"  {problem}" for problem in pending)
-        raise ServeError(f"this configuration cannot be served yet:\n{listed}")
-    proved_policy(config.settings, clock)
-    _make_folder(config.state_dir, "FAREWAY_STATE_DIR")
-    _make_folder(config.spool_dir, "storage.spool_dir")
+    master = check(config, environ=environ, clock=clock)
     try:
         ensure_alone(config.spool_dir)
     except AlreadyRunning as error:
         raise ServeError(str(error)) from error
-    master = load_master_keys(config, environ=environ, random_bytes=secrets.token_bytes)
     pepper = master.derive(Label.KEY_PEPPER)
-    # So that a missing key is one sentence, not a dead worker.
-    fixed_key_records(config, environ=environ, pepper=pepper)
-    require_provider_keys(config, environ)
     namespace_key = master.derive(Label.DIGEST)
     engines = EngineSupervisor(
         specs=[
@@ -99,25 +91,22 @@ def prepare(
         on_progress=on_progress,
     )
     server = config.settings.server
+    try:
+        listeners = bind(server.host, server.port, count=server.workers)
+    except CannotListen as error:
+        raise ServeError(str(error)) from error
     supervisor = Supervisor(
         loaded=config,
         config_path=config_path,
         engines=engines,
-        listener=bind(server.host, server.port),
+        listeners=listeners,
+        environ=environ,
         clock=clock,
         on_ready=on_ready,
+        head_start=head_start or HeadStart(),
     )
     admin = load_admin_key(config, environ=environ, pepper=pepper, random_bytes=secrets.token_bytes)
     return Prepared(supervisor=supervisor, admin_key_once=admin.text_once)
-
-
-def _make_folder(folder: Path, setting: str) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ServeError(
-            f"{folder} cannot be made: {error.strerror}; name another folder with {setting}"
-        ) from error
 
 
 def _source(config: LoadedConfig, model: LocalModelSettings) -> str:

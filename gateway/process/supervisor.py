@@ -6,7 +6,8 @@
 
 A child that dies is started again with a growing pause. Keys change here: the ledger process writes
 the row, then every worker acknowledges the new directory before the command returns, so that a
-revoked key is dead everywhere when `fareway keys revoke` says so.
+revoked key is dead everywhere when `fareway keys revoke` says so. A new configuration gets workers
+of its own; the old ones are wound down beside them.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -32,33 +32,32 @@ from gateway.process.backoff import Backoff
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper
-from gateway.process.messages import (
-    Drain,
-    EngineSpeed,
-    KeysUpdate,
-    LedgerStart,
-    ServiceStatus,
-    WorkerSetup,
-)
+from gateway.process.key_board import KeyBoard
+from gateway.process.launch import LEDGER_MODULE, HeadStart
+from gateway.process.listeners import Listeners
+from gateway.process.messages import EngineSpeed, LedgerStart, ServiceStatus
+from gateway.process.preflight import ServeError
+from gateway.process.reload import Reloader
+from gateway.process.worker_fleet import WorkerFleet
+from gateway.process.worker_set import SetFailed, Surroundings
 from gateway.settings.loader import LoadedConfig
+from gateway.telemetry.desk import MetricsDesk
+from gateway.telemetry.snapshot import Series, Snapshot
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-WORKER_MODULE = "gateway.process.worker"
-LEDGER_MODULE = "gateway.process.ledger_process"
 START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 30.0
 SPEEDS_TIMEOUT_S = 2.0
 DRAIN_S = 30.0
+FORCED_STOP_S = 2.0
+"""Longest time that the ledger may still load after a second signal; what is left is loaded at the
+next start."""
 
 _LEDGER_READS = ("list_keys", "spend_report", "recent_requests", "flush", "verify", "stats")
 """Methods of the ledger process that workers and the admin socket reach unchanged."""
-
-
-class ServeError(Exception):
-    """The service cannot start; the message says what to mend."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,32 +65,70 @@ class Supervisor:
     """Runs the service until it is told to stop.
 
     Attributes:
-        loaded: The configuration; everything in it is built.
+        loaded: The configuration to begin with; everything in it is built.
         config_path: The file it came from, None for the built-in defaults.
         engines: Keeps the engines.
-        listener: A bound, listening socket.
+        listeners: Bound, listening sockets.
+        environ: The environment, for reloads.
         clock: For restart pauses.
         on_ready: Called once with the base URL, when every worker answers.
+        head_start: Children that are under way already.
     """
 
     loaded: LoadedConfig
     config_path: Path | None
     engines: EngineSupervisor
-    listener: socket.socket
+    listeners: Listeners
+    environ: Mapping[str, str]
     clock: Clock
     on_ready: Callable[[str], None]
-    _keys: list[KeyRecord] = field(default_factory=list[KeyRecord])
-    _revision: int = 0
-    _keys_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    head_start: HeadStart = field(default_factory=HeadStart)
+    _board: KeyBoard = field(init=False)
+    _fleet: WorkerFleet = field(init=False)
+    _reloader: Reloader = field(init=False)
+    _ledger: Keeper = field(init=False)
+    _desk: MetricsDesk = field(init=False)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    _workers: list[Keeper] = field(default_factory=list[Keeper])
-    _ledger: Keeper | None = None
+    _is_forced: bool = False
+
+    def __post_init__(self) -> None:
+        """Put the parts together; nothing runs yet."""
+        self._board = KeyBoard(members=self._living_workers)
+        self._desk = MetricsDesk(
+            workers=lambda: [child.channel for child in self._living_workers()],
+            pids=self._pids,
+            ledger_stats=self._ledger_stats,
+            engine_stats=self.engines.stats,
+        )
+        self._fleet = WorkerFleet(
+            around=Surroundings(
+                board=self._board,
+                engines=self.engines,
+                listeners=self.listeners,
+                clock=self.clock,
+                methods=self._methods(),
+            )
+        )
+        self._reloader = Reloader(
+            config_path=self.config_path,
+            environ=self.environ,
+            clock=self.clock,
+            served=lambda: self._fleet.served,
+            replace=self._fleet.replace,
+        )
+        self._ledger = Keeper(
+            module=LEDGER_MODULE,
+            name="ledger",
+            methods={},
+            set_up=self._set_up_ledger,
+            backoff=Backoff(monotonic_s=self.clock.monotonic_s),
+            first=self.head_start.take(LEDGER_MODULE),
+        )
 
     @property
     def url(self) -> str:
         """The base URL that clients use."""
-        host, port = cast("tuple[str, int]", self.listener.getsockname()[:2])
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return self.listeners.url
 
     @property
     def is_stopping(self) -> bool:
@@ -115,7 +152,7 @@ class Supervisor:
                 await self._run(tasks)
             except ServeError as error:
                 failure = error  # raised outside, so that the task group does not wrap it
-            except admin_socket.AlreadyRunning as error:
+            except (admin_socket.AlreadyRunning, SetFailed) as error:
                 failure = ServeError(str(error))
             tasks.cancel_scope.cancel()
         if failure is not None:
@@ -123,56 +160,44 @@ class Supervisor:
 
     async def _run(self, tasks: TaskGroup) -> None:
         admin_socket.ensure_alone(self.loaded.spool_dir)
-        self._ledger = self._keeper(LEDGER_MODULE, "ledger", {}, self._set_up_ledger)
+        # The ledger process and the workers start beside each other; workers wait for its keys.
         tasks.start_soon(self._ledger.run)
-        await self._wait_for(self._ledger)
-        self._workers = [
-            self._keeper(
-                WORKER_MODULE, f"worker-{index}", self._methods(), self._worker_setter(index)
-            )
-            for index in range(self.loaded.settings.server.workers)
-        ]
-        for keeper in self._workers:
-            tasks.start_soon(keeper.run)
+        tasks.start_soon(self._fleet.run, self.loaded, self.head_start)
         tasks.start_soon(self._run_engines)
+        await self._unless_stopping(self._wait_for_ledger)
         async with admin_socket.listening(self.loaded.spool_dir, self._methods(), tasks=tasks):
-            for keeper in self._workers:
-                await self._wait_for(keeper)
+            await self._unless_stopping(self._fleet.open)
             if not self._stopping.is_set():
                 self.on_ready(self.url)
-            await self._stopping.wait()
+                await self._unless_stopping(self._reloader.run)
             await self._drain()
         await self._stop_ledger()
 
-    def _keeper(
-        self,
-        module: str,
-        name: str,
-        methods: Mapping[str, Method],
-        set_up: Callable[[Child], Awaitable[None]],
-    ) -> Keeper:
-        return Keeper(
-            module=module,
-            name=name,
-            methods=methods,
-            set_up=set_up,
-            backoff=Backoff(monotonic_s=self.clock.monotonic_s),
-        )
+    async def _unless_stopping(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run something to its end, or until this is told to stop."""
+        failure: ServeError | SetFailed | None = None
+        async with anyio.create_task_group() as tasks:
 
-    async def _wait_for(self, keeper: Keeper) -> None:
+            async def stop() -> None:
+                await self._stopping.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(stop)
+            try:
+                await run()
+            except (ServeError, SetFailed) as error:
+                failure = error
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _wait_for_ledger(self) -> None:
         with anyio.move_on_after(START_TIMEOUT_S):
-            async with anyio.create_task_group() as tasks:
-
-                async def wait(event: asyncio.Event) -> None:
-                    await event.wait()
-                    tasks.cancel_scope.cancel()
-
-                tasks.start_soon(wait, keeper.ready)
-                tasks.start_soon(wait, self._stopping)
-        if not keeper.ready.is_set() and not self._stopping.is_set():
+            await self._ledger.ready.wait()
+        if not self._ledger.ready.is_set():
             raise ServeError(
-                f"{keeper.name} did not start within {START_TIMEOUT_S:g} s:"
-                f" {keeper.fault or 'its log lines say why'}"
+                f"ledger did not start within {START_TIMEOUT_S:g} s:"
+                f" {self._ledger.fault or 'its log lines say why'}"
             )
 
     async def _watch_signals(self) -> None:
@@ -180,10 +205,11 @@ class Supervisor:
         with anyio.open_signal_receiver(*watched) as signals:
             async for number in signals:
                 if number is signal.SIGHUP:
-                    logger.warning("reloading is not built yet; restart to take the new file")
+                    self._reloader.ask()
                     continue
                 if self._stopping.is_set():
                     logger.warning("%s again: ending at once", number.name)
+                    self._is_forced = True
                     for child in self._living_workers():
                         child.process.kill()
                 self._stopping.set()
@@ -195,94 +221,37 @@ class Supervisor:
         keys = await child.channel.call(
             "start", start, result_type=list[KeyRecord], timeout_s=START_TIMEOUT_S
         )
-        async with self._keys_lock:
-            await self._publish(keys)
-
-    def _worker_setter(self, index: int) -> Callable[[Child], Awaitable[None]]:
-        async def set_up(child: Child) -> None:
-            # Under the lock, so that no change of keys falls between the snapshot and the pool.
-            async with self._keys_lock:
-                setup = WorkerSetup(
-                    index=index,
-                    config_path=None if self.config_path is None else str(self.config_path),
-                    config_digest=self.loaded.digest,
-                    keys=self._keys,
-                    revision=self._revision,
-                )
-                await child.channel.call(
-                    "configure",
-                    setup,
-                    result_type=type(None),
-                    timeout_s=START_TIMEOUT_S,
-                    fds=[self.listener.fileno()],
-                )
-                self._workers[index].child = child
-            await self.engines.link_worker(child.channel)
-
-        return set_up
+        async with self._board.lock:
+            await self._board.publish(keys)
 
     async def _run_engines(self) -> None:
         await self.engines.run(lambda: [child.channel for child in self._living_workers()])
 
-    def _living_workers(self) -> list[Child]:
-        return [keeper.child for keeper in self._workers if keeper.child is not None]
+    def _living_workers(self) -> Sequence[Child]:
+        return self._fleet.children()
 
     async def _drain(self) -> None:
-        for keeper in self._workers:
-            keeper.is_ending = True
-
-        async def drain(child: Child) -> None:
-            try:
-                await child.channel.call(
-                    "drain",
-                    Drain(deadline_s=DRAIN_S),
-                    result_type=type(None),
-                    timeout_s=DRAIN_S + CALL_TIMEOUT_S,
-                )
-            except ChannelError as error:
-                logger.warning("%s did not drain: %s", child.name, error)
-
-        async with anyio.create_task_group() as tasks:
-            for child in self._living_workers():
-                tasks.start_soon(drain, child)
+        # Ours are closed first: the port is refused as soon as the workers have closed theirs.
+        self.listeners.close()
+        await self._fleet.drain(DRAIN_S)
 
     async def _stop_ledger(self) -> None:
-        assert self._ledger is not None, "the ledger starts first and stops last"
         self._ledger.is_ending = True
         if self._ledger.child is None:
             return  # it is being started; what the spools hold is loaded with the next start
+        timeout_s = FORCED_STOP_S if self._is_forced else CALL_TIMEOUT_S
         try:
-            await self._call_ledger("stop", None, result_type=type(None))
-        except (ChannelError, RemoteError) as error:
+            await self._call_ledger("stop", None, result_type=type(None), timeout_s=timeout_s)
+        except ChannelError as error:
             logger.warning("the ledger process did not stop cleanly: %s", error)
 
-    async def _call_ledger(self, name: str, params: object, *, result_type: type[T]) -> T:
-        child = None if self._ledger is None else self._ledger.child
+    async def _call_ledger(
+        self, name: str, params: object, *, result_type: type[T], timeout_s: float = CALL_TIMEOUT_S
+    ) -> T:
+        child = self._ledger.child
         if child is None:
             raise RemoteError("ledger_unavailable", "the ledger process is being started again")
-        return await child.channel.call(
-            name, params, result_type=result_type, timeout_s=CALL_TIMEOUT_S
-        )
-
-    async def _publish(self, keys: list[KeyRecord]) -> None:
-        """Give every worker the new keys; call with the lock held."""
-        self._keys = keys
-        self._revision += 1
-        update = KeysUpdate(keys=keys, revision=self._revision)
-
-        async def tell(child: Child) -> None:
-            try:
-                await child.channel.call(
-                    "update_keys", update, result_type=type(None), timeout_s=CALL_TIMEOUT_S
-                )
-            except ChannelError:
-                # A worker that cannot learn that a key was revoked must not go on serving.
-                logger.exception("%s did not take the new keys; ending it", child.name)
-                child.process.kill()
-
-        async with anyio.create_task_group() as tasks:
-            for child in self._living_workers():
-                tasks.start_soon(tell, child)
+        return await child.channel.call(name, params, result_type=result_type, timeout_s=timeout_s)
 
     def _methods(self) -> Mapping[str, Method]:
         """What workers and the admin socket may call."""
@@ -290,6 +259,8 @@ class Supervisor:
             "status": method(type(None), self._status),
             "create_key": method(KeyRecord, self._create_key),
             "revoke_key": method(str, self._revoke_key),
+            "metrics": method(type(None), self._metrics),
+            "last_metrics": method(Snapshot, self._last_metrics),
             **{
                 name: Method(params_type=object, run=self._forwarder(name))
                 for name in _LEDGER_READS
@@ -303,27 +274,39 @@ class Supervisor:
         return forward
 
     async def _create_key(self, record: KeyRecord, _fds: Sequence[int]) -> None:
-        async with self._keys_lock:
+        async with self._board.lock:
             keys = await self._call_ledger("create_key", record, result_type=list[KeyRecord])
-            await self._publish(keys)
+            await self._board.publish(keys)
 
     async def _revoke_key(self, key_id: str, _fds: Sequence[int]) -> None:
-        async with self._keys_lock:
+        async with self._board.lock:
             keys = await self._call_ledger("revoke_key", key_id, result_type=list[KeyRecord])
-            await self._publish(keys)
+            await self._board.publish(keys)
 
     async def _status(self, _params: None, _fds: Sequence[int]) -> ServiceStatus:
-        pids = {"supervisor": os.getpid(), **self.engines.pids()}
-        for keeper in [*self._workers, *([self._ledger] if self._ledger else [])]:
-            if keeper.child is not None:
-                pids[keeper.name] = keeper.child.process.pid
         return ServiceStatus(
             url=self.url,
-            pids=pids,
+            pids=self._pids(),
             engines=self.engines.states(),
-            revision=self._revision,
+            revision=self._board.revision,
             speeds=await self._speeds(),
+            config_digest=self._fleet.served.digest,
+            reload_fault=self._reloader.fault,
         )
+
+    async def _metrics(self, _params: None, _fds: Sequence[int]) -> list[Series]:
+        return await self._desk.collect()
+
+    async def _last_metrics(self, snapshot: Snapshot, _fds: Sequence[int]) -> None:
+        self._desk.take_last(snapshot)
+
+    async def _ledger_stats(self) -> Mapping[str, object]:
+        return await self._call_ledger("stats", None, result_type=dict[str, object])
+
+    def _pids(self) -> dict[str, int]:
+        pids = {"supervisor": os.getpid(), **self.engines.pids()}
+        children = [*self._living_workers(), *([self._ledger.child] if self._ledger.child else [])]
+        return pids | {child.name: child.process.pid for child in children}
 
     async def _speeds(self) -> dict[str, EngineSpeed]:
         """Measured speeds as the first worker that answers knows them; workers measure alike."""
@@ -335,24 +318,3 @@ class Supervisor:
             except ChannelError as error:
                 logger.warning("%s did not tell its engines' speeds: %s", child.name, error)
         return {}
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Bind and listen.
-
-    Raises:
-        ServeError: The address cannot be had.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        raise ServeError(
-            f"cannot listen on {host}:{port}: {error.strerror};"
-            " stop what uses it, or set server.port in fareway.yaml (`fareway init` writes one)"
-        ) from error
-    return listener

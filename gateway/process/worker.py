@@ -1,6 +1,6 @@
 """A gateway worker: `python -m gateway.process.worker --control-fd N`.
 
-It answers clients on the listening socket that the supervisor hands it, writes its own spool, and
+It answers clients on the listening sockets that the supervisor hands it, writes its own spool, and
 holds a link to every engine. When the supervisor dies, its channel ends and the worker drains and
 ends too. It imports no SQLAlchemy, no Typer and no torch; FastAPI only when a page asks for it.
 """
@@ -14,23 +14,24 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import anyio
-import uvicorn
 import uvloop
+from anyio.abc import TaskGroup
 
 from gateway.app import Credentials, build_service, load_credentials
-from gateway.channel import Channel, RemoteError, method
+from gateway.channel import Channel, ChannelError, RemoteError, method
 from gateway.clock import Clock, system_clock
 from gateway.health import HealthBoard
 from gateway.http.asgi import Application
 from gateway.http.messages import AsgiApplication
-from gateway.http.protocol import BoundedProtocol
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
+from gateway.process import snapshot
+from gateway.process.http_server import LOOK_EVERY_S, HttpServer
 from gateway.process.local_links import LocalLinks
 from gateway.process.messages import (
     Drain,
@@ -38,18 +39,29 @@ from gateway.process.messages import (
     EngineLink,
     EngineSpeed,
     KeysUpdate,
+    Listen,
+    StopListening,
+    WindDown,
     WorkerSetup,
 )
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from gateway.telemetry.logs import set_up_logging
+from gateway.telemetry.loop_watchdog import LoopWatchdog
+from gateway.telemetry.snapshot import Snapshot
+from gateway.telemetry.sync_timing import TimedFiles
 from local_engine.api import EngineError
 from providers.contract import Provider
 
 logger = logging.getLogger(__name__)
 
 ORPHAN_DRAIN_S = 5.0
+LINGER_S = 0.5
+"""How long a drain waits for idle connections to ask once more and be told: a request that is on
+its way to a closed connection would look like a failure to its client."""
+
+LAST_METRICS_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +78,9 @@ class Worker:
     environ: Mapping[str, str]
     clock: Clock
     _channel: Channel = field(init=False)
+    _tasks: TaskGroup | None = None
     _parts: _Parts | None = None
+    _last_s: float | None = None
     _configured: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -79,12 +93,17 @@ class Worker:
                 "update_keys": method(KeysUpdate, self._update_keys),
                 "add_engine": method(EngineLink, self._add_engine),
                 "engine_fault": method(EngineFault, self._engine_fault),
+                "listen": method(Listen, self._listen),
+                "stop_listening": method(StopListening, self._stop_listening),
+                "wind_down": method(WindDown, self._wind_down),
                 "drain": method(Drain, self._drain),
                 "speeds": method(type(None), self._speeds),
+                "snapshot": method(type(None), self._snapshot),
             },
             name="supervisor",
         )
         async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
             tasks.start_soon(self._watch_supervisor)
             await self._configured.wait()
             if self._parts is not None:
@@ -95,31 +114,54 @@ class Worker:
         await self._channel.run()
         if not self._ended.is_set():
             logger.error("the supervisor is gone; ending")
-            if self._parts is not None:
-                # At once, so that the next supervisor can have the port while requests finish here.
-                self._parts.stop_listening()
+            # Stops to listen first, so that the next supervisor can have the port meanwhile.
             await self._finish(ORPHAN_DRAIN_S)
         self._configured.set()
 
     async def _configure(self, setup: WorkerSetup, fds: Sequence[int]) -> None:
-        if self._parts is not None or len(fds) != 1:
-            raise RemoteError("invalid_state", "a worker is configured once, with one socket")
-        path = None if setup.config_path is None else Path(setup.config_path)
-        config = load(path, environ=self.environ)
-        if config.digest != setup.config_digest:
-            raise RemoteError(
-                "config_changed", "the configuration changed while this worker started"
-            )
+        if self._parts is not None:
+            raise RemoteError("invalid_state", "a worker is configured once")
+        try:
+            config = snapshot.restore(setup.config)
+        except snapshot.SnapshotMismatch as error:
+            raise RemoteError("config_changed", str(error)) from error
         self._parts = _build_parts(
-            config,
-            setup,
-            listener=socket.socket(fileno=fds[0]),
-            environ=self.environ,
-            clock=self.clock,
-            channel=self._channel,
+            config, setup, environ=self.environ, clock=self.clock, channel=self._channel
         )
         self._configured.set()
-        await self._parts.started.wait()
+        await self._parts.server.started.wait()
+
+    async def _listen(self, request: Listen, fds: Sequence[int]) -> None:
+        sockets = [socket.socket(fileno=fd) for fd in fds]
+        if len(sockets) != len(request.numbers):
+            for sock in sockets:
+                sock.close()
+            raise RemoteError("invalid_params", "each number comes with its socket")
+        server = self._configured_parts().server
+        for number, sock in zip(request.numbers, sockets, strict=True):
+            await server.listen(number, sock)
+
+    async def _stop_listening(self, request: StopListening, _fds: Sequence[int]) -> None:
+        self._configured_parts().server.stop_listening(request.numbers)
+
+    async def _wind_down(self, request: WindDown, _fds: Sequence[int]) -> None:
+        """Begin; the supervisor sees by this process's end when it is over."""
+        parts = self._configured_parts()
+        parts.server.wind_down(request.idle_s)
+        is_first, self._last_s = (
+            self._last_s is None,
+            self.clock.monotonic_s() + request.deadline_s,
+        )
+        if is_first and self._tasks is not None:
+            self._tasks.start_soon(self._end_wound_down, parts)
+
+    async def _end_wound_down(self, parts: _Parts) -> None:
+        while parts.server.connection_count or parts.service.in_flight:
+            if self._last_s is not None and self.clock.monotonic_s() >= self._last_s:
+                logger.warning("%d connections are cut", parts.server.connection_count)
+                break
+            await anyio.sleep(LOOK_EVERY_S)
+        await self._finish(0.0)
 
     async def _speeds(self, _params: None, _fds: Sequence[int]) -> dict[str, EngineSpeed]:
         admission = self._configured_parts().service.admission
@@ -131,6 +173,9 @@ class Worker:
                     prefill_tps=speed.prefill_tps, decode_tps=speed.decode_tps
                 )
         return found
+
+    async def _snapshot(self, _params: None, _fds: Sequence[int]) -> Snapshot:
+        return self._configured_parts().service.metrics.snapshot()
 
     async def _update_keys(self, update: KeysUpdate, _fds: Sequence[int]) -> None:
         parts = self._configured_parts()
@@ -160,10 +205,26 @@ class Worker:
         parts = self._parts
         if parts is not None:
             parts.service.is_draining = True
-            with anyio.move_on_after(deadline_s):
+            parts.server.wind_down(LINGER_S)
+            with anyio.move_on_after(LINGER_S):
+                await parts.server.wait_closed()
+            with anyio.move_on_after(max(0.0, deadline_s - LINGER_S)):
                 await parts.service.wait_idle()
             await parts.service.cut()
+            await self._tell_last_metrics(parts)
         self._ended.set()
+
+    async def _tell_last_metrics(self, parts: _Parts) -> None:
+        """So that what was counted since the last scrape does not end with this process."""
+        try:
+            await self._channel.call(
+                "last_metrics",
+                parts.service.metrics.snapshot(),
+                result_type=type(None),
+                timeout_s=LAST_METRICS_S,
+            )
+        except ChannelError as error:
+            logger.warning("the supervisor did not take the last metrics: %s", error)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,32 +236,17 @@ class _Parts:
     providers: Mapping[str, Provider]
     links: LocalLinks
     spool: SpoolWriter
-    listener: socket.socket
-    started: asyncio.Event = field(default_factory=asyncio.Event)
-    server: _Server = field(init=False)
+    server: HttpServer
+    watchdog: LoopWatchdog
 
     async def serve(self, ended: asyncio.Event) -> None:
         """Answer clients until told to end."""
-        self.server = server = _Server(
-            uvicorn.Config(
-                Application(self.service, _make_pages),
-                http=BoundedProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                date_header=True,
-                proxy_headers=False,
-                timeout_graceful_shutdown=1,
-                backlog=2048,
-            ),
-            self.started,
-        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.spool.run)
-            tasks.start_soon(self._stop_server, server, ended)
-            await server.serve(sockets=[self.listener])
+            tasks.start_soon(self._stop_server, ended)
+            self.watchdog.start(asyncio.get_running_loop())
+            await self.server.run()
+            self.watchdog.stop()
             tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             await self.spool.close()
@@ -208,39 +254,15 @@ class _Parts:
             for provider in self.providers.values():
                 await provider.close()
 
-    def stop_listening(self) -> None:
-        """Accept no more connections; requests on those that stand are still answered."""
-        if self.started.is_set():
-            for server in self.server.servers:
-                server.close()
-
-    async def _stop_server(self, server: uvicorn.Server, ended: asyncio.Event) -> None:
+    async def _stop_server(self, ended: asyncio.Event) -> None:
         await ended.wait()
-        server.should_exit = True
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn without signal handlers of its own; signals are the supervisor's."""
-
-    def __init__(self, config: uvicorn.Config, is_started: asyncio.Event) -> None:
-        super().__init__(config)
-        self._is_started = is_started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and tell."""
-        await super().startup(sockets)
-        self._is_started.set()
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve without touching signal handlers."""
-        await self._serve(sockets)
+        self.server.stop()
 
 
 def _build_parts(
     config: LoadedConfig,
     setup: WorkerSetup,
     *,
-    listener: socket.socket,
     environ: Mapping[str, str],
     clock: Clock,
     channel: Channel,
@@ -252,11 +274,13 @@ def _build_parts(
     providers = set_up_providers(
         config, environ=environ, links=links.links, on_done=links.note_done
     )
+    files = TimedFiles(clock.monotonic_s)
     spool = SpoolWriter(
         config.spool_dir / f"worker-{setup.index}",
         durability=Durability(config.settings.storage.durability),
         clock=clock,
         session=secrets.token_bytes(16),
+        files=files,
     )
     service = build_service(
         config=config,
@@ -269,13 +293,17 @@ def _build_parts(
         clock=clock,
         supervisor=channel,
     )
+    service.metrics.add_source(files.series)
     return _Parts(
         service=service,
         credentials=credentials,
         providers=providers,
         links=links,
         spool=spool,
-        listener=listener,
+        server=HttpServer(app=Application(service, _make_pages)),
+        watchdog=LoopWatchdog(
+            service.metrics.note_stall, monotonic_s=clock.monotonic_s, thread_s=time.thread_time
+        ),
     )
 
 

@@ -1,0 +1,87 @@
+"""The keys of the database, and who must know them: every worker that answers clients.
+
+A worker is configured with the keys of a moment and joins when it has those of now; from then on
+every change reaches it before the command that made the change returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+
+from gateway.auth.directory import KeyRecord
+from gateway.channel import ChannelError
+from gateway.process.child import Child
+from gateway.process.messages import KeysUpdate
+
+logger = logging.getLogger(__name__)
+
+TELL_TIMEOUT_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyBoard:
+    """Knows the keys.
+
+    Attributes:
+        members: The workers that have joined and live.
+        lock: Held around every change, from the ledger's write to the last acknowledgement.
+        revision: Grows with every publication; 0 before the first.
+    """
+
+    members: Callable[[], Sequence[Child]]
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    revision: int = 0
+    _keys: list[KeyRecord] = field(default_factory=list[KeyRecord])
+    _known: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def current(self) -> tuple[list[KeyRecord], int]:
+        """Every key and the revision, once the ledger has told them."""
+        await self._known.wait()
+        return self._keys, self.revision
+
+    async def join(self, child: Child, *, revision: int, enter: Callable[[], None]) -> None:
+        """Make a worker a member.
+
+        Args:
+            child: The worker.
+            revision: Of the keys that it has.
+            enter: Makes it one of `members`; called with the lock held.
+
+        Raises:
+            ChannelError: It did not take what changed meanwhile.
+        """
+        async with self.lock:
+            if revision != self.revision:
+                await _tell(child, KeysUpdate(keys=self._keys, revision=self.revision))
+            enter()
+
+    async def publish(self, keys: list[KeyRecord]) -> None:
+        """Give every member the new keys; call with the lock held."""
+        self._keys = keys
+        self.revision += 1
+        self._known.set()
+        update = KeysUpdate(keys=keys, revision=self.revision)
+
+        async def tell(child: Child) -> None:
+            try:
+                await _tell(child, update)
+            except ChannelError:
+                # A worker that cannot learn that a key was revoked must not go on serving.
+                logger.exception("%s did not take the new keys; ending it", child.name)
+                child.process.kill()
+                await child.process.wait()
+
+        async with anyio.create_task_group() as tasks:
+            for child in self.members():
+                tasks.start_soon(tell, child)
+
+
+async def _tell(child: Child, update: KeysUpdate) -> None:
+    await child.channel.call(
+        "update_keys", update, result_type=type(None), timeout_s=TELL_TIMEOUT_S
+    )

@@ -1,0 +1,134 @@
+"""What is checked before a configuration is served, at the start and at every reload."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from gateway.clock import Clock
+from gateway.policy_proof import proved_policy
+from gateway.settings.credentials import SecretReference
+from gateway.settings.declared_keys import fixed_key_records
+from gateway.settings.errors import ConfigError, Problem, SecretError
+from gateway.settings.loader import LoadedConfig
+from gateway.settings.providers import LocalProvider, ServerProvider
+from gateway.settings.secrets import Label, MasterKeys, load_master_keys, resolve
+from gateway.settings.unbuilt import unbuilt
+
+_KEY_SETTINGS = ("api_key_env", "api_key_file", "api_key_ref")
+
+
+class ServeError(Exception):
+    """The service cannot start, or not with this configuration; the message says what to mend."""
+
+
+def check(config: LoadedConfig, *, environ: Mapping[str, str], clock: Clock) -> MasterKeys:
+    """Check everything that can be checked before a process is started; the master keys.
+
+    Args:
+        config: The configuration.
+        environ: The environment.
+        clock: For claims that expire.
+
+    Raises:
+        ServeError: The configuration asks for what is not built, or a folder cannot be made.
+        SettingsError: A secret is missing or malformed.
+        PolicyUnproved: The privacy policy does not hold against its oracle.
+    """
+    pending = unbuilt(config)
+    if pending:
+        listed = "\n".join(f"  {problem}" for problem in pending)
+        raise ServeError(f"this configuration cannot be served yet:\n{listed}")
+    proved_policy(config.settings, clock)
+    _make_folder(config.state_dir, "FAREWAY_STATE_DIR")
+    _make_folder(config.spool_dir, "storage.spool_dir")
+    master = load_master_keys(config, environ=environ, random_bytes=secrets.token_bytes)
+    # So that a missing key is one sentence, not a dead worker.
+    fixed_key_records(config, environ=environ, pepper=master.derive(Label.KEY_PEPPER))
+    require_provider_keys(config, environ)
+    return master
+
+
+def require_provider_keys(config: LoadedConfig, environ: Mapping[str, str]) -> None:
+    """Read every upstream's key once, so that a missing one stops the start and not the workers.
+
+    Raises:
+        ConfigError: With every key that cannot be read.
+    """
+    problems: list[Problem] = []
+    for name, provider in config.settings.providers.items():
+        if not isinstance(provider, ServerProvider) or provider.api_key is None:
+            continue
+        try:
+            resolve(provider.api_key, environ=environ, config=config)
+        except SecretError as error:
+            stated = next(one for one in _KEY_SETTINGS if getattr(provider, one) is not None)
+            place = config.locate("providers", name, stated)
+            problems.append(place.problem(str(error)))
+    if problems:
+        raise ConfigError(tuple(problems))
+
+
+def require_same_ground(old: LoadedConfig, new: LoadedConfig) -> None:
+    """Refuse a reload of what only a restart can change.
+
+    Args:
+        old: What is served.
+        new: What the files say now.
+
+    Raises:
+        ConfigError: With every such change.
+    """
+    problems = tuple(
+        new.locate(*path).problem(f"{what} changes with a restart of the gateway only")
+        for path, what in _changes(old, new)
+    )
+    if problems:
+        raise ConfigError(problems)
+
+
+def _changes(old: LoadedConfig, new: LoadedConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Paths of changed settings on which running processes stand, and what to call them."""
+    before, after = old.settings, new.settings
+    if before.server.host != after.server.host:
+        yield ("server", "host"), "the address"
+    if before.server.port != after.server.port:
+        yield ("server", "port"), "the port"
+    if old.database_url != new.database_url:
+        yield ("storage", "database"), "the database"
+    if old.spool_dir != new.spool_dir:
+        yield ("storage", "spool_dir"), "the journal's folder"
+    if before.storage.redis != after.storage.redis:
+        yield ("storage", "redis"), "Redis"
+    if _places(before.storage.database_password) != _places(after.storage.database_password):
+        yield ("storage",), "the place of the database password"
+    if before.secrets != after.secrets:
+        yield ("secrets",), "the master key"
+    if before.admin != after.admin:
+        yield ("admin",), "the place of the administrator's key"
+    names = sorted(before.providers.keys() | after.providers.keys())
+    for name in names:
+        if _engines(old, name) != _engines(new, name):
+            yield ("providers", name), "what the embedded engine runs"
+
+
+def _places(reference: SecretReference | None) -> object:
+    return None if reference is None else reference.model_dump()
+
+
+def _engines(config: LoadedConfig, name: str) -> object:
+    """What makes a local provider's engines, None for another provider."""
+    provider = config.settings.providers.get(name)
+    if not isinstance(provider, LocalProvider):
+        return None
+    return provider.device, provider.models
+
+
+def _make_folder(folder: Path, setting: str) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServeError(
+            f"{folder} cannot be made: {error.strerror}; name another folder with {setting}"
+        ) from error

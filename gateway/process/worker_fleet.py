@@ -1,0 +1,133 @@
+"""All sets of workers: the one that serves, and those before it that still have connections."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup
+
+from gateway.process.child import Child
+from gateway.process.launch import HeadStart
+from gateway.process.listeners import CannotListen
+from gateway.process.messages import WindDown
+from gateway.process.worker_set import SetFailed, Surroundings, WorkerSet
+from gateway.settings.loader import LoadedConfig
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 30.0
+"""A connection of an old worker that asked nothing for so long is closed. A request that its client
+sends in that very moment is lost, hence not sooner; every other connection is told first."""
+
+SETTLE_S = 60.0
+"""Room for pauses and settlements, on top of the longest attempt, until an old worker must end."""
+
+OLD_SETS_MAX = 3
+"""Sets that are wound down at the same time; a further reload hurries the oldest."""
+
+HURRIED_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerFleet:
+    """Keeps the sets of workers.
+
+    Attributes:
+        around: What workers work with.
+    """
+
+    around: Surroundings
+    _sets: list[WorkerSet] = field(default_factory=list[WorkerSet])  # the oldest first
+    _serving: WorkerSet | None = None
+    _tasks: TaskGroup | None = None
+    _started: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def served(self) -> LoadedConfig:
+        """The configuration that new connections are served with."""
+        assert self._serving is not None, "asked for only while it runs"
+        return self._serving.loaded
+
+    def children(self) -> Sequence[Child]:
+        """Every worker that lives and has been configured, of all sets."""
+        return [child for one in self._sets for child in one.children()]
+
+    async def run(self, loaded: LoadedConfig, head_start: HeadStart) -> None:
+        """Start the first set, and keep whatever sets there are until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            self._serving = self._start(loaded, head_start)
+            self._started.set()
+            await anyio.sleep_forever()
+
+    async def open(self) -> None:
+        """Wait until the first set is ready, and let clients in.
+
+        Raises:
+            SetFailed: It did not get ready.
+        """
+        await self._started.wait()
+        assert self._serving is not None
+        await self._serving.wait_ready(is_patient=True)
+        await self._serving.open()
+
+    async def replace(self, loaded: LoadedConfig) -> None:
+        """Serve another configuration, or go on as before.
+
+        Raises:
+            SetFailed: The new workers cannot be had; none of them took a request.
+        """
+        old = self._serving
+        assert old is not None
+        try:
+            self.around.listeners.grow(loaded.settings.server.workers)
+        except CannotListen as error:
+            raise SetFailed(str(error)) from error
+        new = self._start(loaded, HeadStart())
+        is_ready = False
+        try:
+            await new.wait_ready(is_patient=False)
+            is_ready = True
+        finally:
+            if not is_ready:
+                new.abandon()
+        # From here on nothing is taken back. (A policy that the old set must respect for what it
+        # still serves is to be sent to it here, before the new set opens.)
+        await new.open()
+        self._serving = new
+        total_s = old.loaded.settings.server.timeouts.total_s
+        await old.wind_down(WindDown(idle_s=IDLE_S, deadline_s=total_s + SETTLE_S))
+        await self._hurry()
+
+    async def drain(self, deadline_s: float) -> None:
+        """Refuse what is new everywhere; return when what was in flight is done or cut."""
+        async with anyio.create_task_group() as tasks:
+            for one in self._sets:
+                tasks.start_soon(one.drain, deadline_s)
+
+    async def _hurry(self) -> None:
+        """Bound the number of old sets."""
+        old = [one for one in self._sets if one is not self._serving]
+        for one in old[: max(0, len(old) - OLD_SETS_MAX)]:
+            logger.warning("workers of an earlier configuration have %g s left", HURRIED_S)
+            await one.wind_down(WindDown(idle_s=0.0, deadline_s=HURRIED_S))
+
+    def _start(self, loaded: LoadedConfig, head_start: HeadStart) -> WorkerSet:
+        assert self._tasks is not None
+        taken = {number for one in self._sets for number in one.spools}
+        count = loaded.settings.server.workers
+        free = [number for number in range(count + len(taken)) if number not in taken]
+        made = WorkerSet.of(loaded, self.around, spools=free[:count], head_start=head_start)
+        self._sets.append(made)
+        self._tasks.start_soon(self._keep, made)
+        return made
+
+    async def _keep(self, one: WorkerSet) -> None:
+        try:
+            await one.run()
+        finally:
+            self._sets.remove(one)
