@@ -37,6 +37,8 @@ class ProviderError(Exception):
         code: The upstream's own machine-readable code, None when it gave none.
         param: The request parameter that the upstream blames, None when it named none.
         retry_after_s: Seconds the upstream asked to wait, None when it did not say.
+        should_retry: What the upstream itself says about asking it again (`x-should-retry`), None
+            when it did not say.
         billing: Whether the attempt may be billed.
         upstream_request_id: The upstream's id of the request, None when it gave none.
     """
@@ -51,6 +53,7 @@ class ProviderError(Exception):
         code: str | None = None,
         param: str | None = None,
         retry_after_s: float | None = None,
+        should_retry: bool | None = None,
         upstream_request_id: str | None = None,
     ) -> None:
         """Keep the facts that routing, the client's answer and the ledger need."""
@@ -60,6 +63,7 @@ class ProviderError(Exception):
         self.code = code
         self.param = param
         self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
         self.upstream_request_id = upstream_request_id
 
 

@@ -120,13 +120,17 @@ def rule_of(error: ProviderError) -> Rule:
 
 
 def may_repeat(failures: Sequence[Failure]) -> bool:
-    """Whether a deployment may be asked again.
+    """Whether a deployment may be asked again; not where it said itself that it is no use.
 
     Args:
         failures: All of this request at that deployment.
     """
+    if any(failure.error.should_retry is False for failure in failures):
+        return False
     limits = [
-        rule.repeats_max for one in failures if (rule := rule_of(one.error)).repeats_max is not None
+        rule.repeats_max
+        for failure in failures
+        if (rule := rule_of(failure.error)).repeats_max is not None
     ]
     return not limits or len(limits) <= min(limits)
 

@@ -104,7 +104,8 @@ _LENGTH_TEXT = re.compile(
 )
 _OUTPUT_TEXT = re.compile(
     r"supports at most \d+ completion tokens|maximum allowed number of output tokens"
-    r"|max(?:_completion|_output)?_tokens.{0,3}(?:is too large|must be less than or equal to|exceeds)"
+    r"|max(?:_completion|_output)?_tokens.{0,3}(?:is too large|exceeds)"
+    r"|max(?:_completion|_output)?_tokens.{0,3}must be less than or equal to"
     r"|maximum tokens you requested exceeds",
     re.IGNORECASE,
 )

@@ -135,6 +135,13 @@ ALONE = {
 }
 
 
+def test_an_upstream_that_forbids_another_try_is_not_asked_again():
+    forbidding = ("a", Overloaded, {"should_retry": False})
+    assert follower(*step(forbidding)) == "b"
+    assert follower(*step(forbidding, candidates="a")) is None
+    assert follower(*step(("a", Overloaded, {"should_retry": True}), candidates="a")) == "a"
+
+
 @pytest.mark.parametrize(("kinds", "goes_on"), ALONE.values(), ids=ALONE.keys())
 def test_how_often_one_deployment_is_asked(kinds, goes_on):
     course, found = step(*[("a", kind) for kind in kinds], candidates="a")

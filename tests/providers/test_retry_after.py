@@ -29,6 +29,16 @@ CASES = {
     "Groq's text": ({}, "Please try again in 9m38.016s.", 578.016),
     "Azure's text": ({}, "Please retry after 6 seconds.", 6.0),
     "Replicate's text": ({}, "Your rate limit resets in ~30s.", 30.0),
+    "a text in minutes": ({}, "Please retry after 2 minutes.", 120.0),
+    "a text in milliseconds": ({}, "try again in 250 milliseconds", 0.25),
+    "a text without a space": ({}, "Please wait 3minutes", 180.0),
+    "Anthropic's own headers": (
+        {"anthropic-ratelimit-requests-reset": "2026-11-30T00:00:50Z", "anthropic-ratelimit-requests-remaining": "9", "anthropic-ratelimit-input-tokens-reset": "2026-11-30T00:00:12Z", "anthropic-ratelimit-input-tokens-remaining": "0"}, "", 12.0),
+    "Cerebras' day is not waited for when a minute may be meant": (
+        {"x-ratelimit-reset-requests-day": "33011.38", "x-ratelimit-remaining-requests-day": "900", "x-ratelimit-reset-tokens-minute": "11.5", "x-ratelimit-remaining-tokens-minute": "40"}, "", 11.5),
+    "unless the day's quota is used up": (
+        {"x-ratelimit-reset-requests-day": "600.5", "x-ratelimit-remaining-requests-day": "0", "x-ratelimit-reset-tokens-minute": "11.5"}, "", 600.5),
+    "of late resets the sooner": ({"x-ratelimit-reset-requests-day": "9000", "x-ratelimit-reset-tokens-day": "700"}, "", 700.0),
     "a day is cut": ({"retry-after": "86400"}, "", RETRY_AFTER_MAX_S),
     "nothing is unknown": ({}, "slow down", None),
     "nonsense is unknown": ({"retry-after": "soon"}, "", None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -41,13 +42,19 @@ REPLIES: dict[str, tuple[int, bytes, type[ProviderError], str | None]] = {
     "400 by vLLM's length text": (400, openai("This model's maximum context length is 8192 tokens.", code=400), ContextTooLong, None),
     "400 by Anthropic's length text": (400, b'{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 300000 tokens > 200000 maximum"}}', ContextTooLong, "invalid_request_error"),
     "403 that is about length (Together)": (403, openai("Input is too long, reduce the length"), ContextTooLong, None),
-    "413 that is about tokens per minute (Groq)": (413, openai("Request too large, please reduce the length", code="rate_limit_exceeded", type="tokens"), RateLimited, "rate_limit_exceeded"),
+    "413 that is about tokens per minute (Groq)": (413, openai("Request too large for model `m` in organization `org_01abcdefgh`: Limit 6000, Requested 9000", code="rate_limit_exceeded", type="tokens"), ContextTooLong, "rate_limit_exceeded"),
+    "400 by OpenAI's output limit (GW-047)": (400, openai("max_tokens is too large: 64000. This model supports at most 16384 completion tokens, whereas you provided 64000."), ContextTooLong, None),
+    "400 by Anthropic's output limit": (400, openai("max_tokens: 64000 > 8192, which is the maximum allowed number of output tokens for m"), ContextTooLong, None),
+    "400 by Groq's output limit": (400, openai("`max_tokens` must be less than or equal to `8192`, the maximum value"), ContextTooLong, None),
+    "400 by Bedrock's output limit": (400, b'{"message":"The maximum tokens you requested exceeds the model limit of 8192."}', ContextTooLong, None),
+    "402 that comes back by itself (OpenRouter)": (402, openai("Credits are reserved. Please wait 5 seconds"), RateLimited, None),
+    "403 of a moderation (OpenRouter)": (403, openai("Your input was flagged", code=403, metadata={"reasons": ["violence"], "flagged_input": "x", "provider_name": "p"}), ContentFiltered, "content_filter"),
+    "429 by Together's words": (429, openai("x", type="dynamic_token_limited"), RateLimited, "dynamic_token_limited"),
     "413": (413, b"<html>too large</html>", BadRequest, None),
     "422 of TGI in words": (422, b'{"error":"Input validation error: temperature","error_type":"validation"}', BadRequest, "validation"),
     "422 with RFC 7807 (Replicate)": (422, b'{"title":"Input validation failed","detail":"- input: prompt is required","status":422}', BadRequest, None),
     "401": (401, openai("Incorrect API key", code="invalid_api_key"), CredentialError, "invalid_api_key"),
     "401 of vLLM in a word": (401, b'{"error":"Unauthorized"}', CredentialError, None),
-    "402": (402, openai("credits"), CredentialError, None),
     "403": (403, openai("no"), CredentialError, None),
     "404 of a model": (404, openai("The model does not exist", code="model_not_found"), CredentialError, "model_not_found"),
     "a redirect is never followed": (307, b"", CredentialError, None),
@@ -146,6 +153,49 @@ def test_secrets_are_masked(text: str | None) -> None:
 def test_messages_are_short() -> None:
     assert len(error_from_reply(400, openai("word " * 5000), context=CONTEXT).message) <= 500
     assert len(error_from_reply(400, b"x" * 60_000, context=CONTEXT).message) <= 500
+
+
+AWS = {
+    "throttled": ("ThrottlingException:http://internal.amazon.com/coral/", 400, RateLimited),
+    "over a quota, which is no mistake of the client": ("ServiceQuotaExceededException", 400, RateLimited),
+    "still loading": ("ModelNotReadyException", 429, Unavailable),
+    "no access to the model": ("AccessDeniedException", 403, CredentialError),
+    "too slow": ("ModelTimeoutException", 408, UpstreamFault),
+    "malformed": ("ValidationException", 400, BadRequest),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("word", "status", "kind"), AWS.values(), ids=AWS.keys())
+def test_a_class_that_is_named_in_a_header(
+    word: str, status: int, kind: type[ProviderError]
+) -> None:
+    context = replace(CONTEXT, headers={"x-amzn-errortype": word})
+    error = error_from_reply(status, b'{"message":"x"}', context=context)
+    assert type(error) is kind
+    assert error.code == word.partition(":")[0]
+
+
+def test_bad_credit_without_a_wait_is_the_accounts_fault() -> None:
+    context = replace(CONTEXT, headers={})
+    assert type(error_from_reply(402, openai("credits"), context=context)) is CredentialError
+
+
+SHOULD_RETRY = {"true": True, "false": False, "maybe": None, "": None}
+
+
+@pytest.mark.parametrize(("said", "found"), SHOULD_RETRY.items())
+def test_what_the_upstream_says_about_trying_again_is_kept(said: str, found: bool | None) -> None:
+    context = replace(CONTEXT, headers={"x-should-retry": said})
+    assert error_from_reply(500, b"", context=context).should_retry is found
+    assert error_from_reply(500, b"", context=CONTEXT).should_retry is None
+
+
+def test_an_output_limit_blames_the_parameter_and_names_no_account_and_no_host() -> None:
+    context = replace(CONTEXT, hosts=("vllm-3.corp.internal",))
+    text = "max_tokens is too large (http://vllm-3.corp.internal:8000/v1, org_0123456789)"
+    error = error_from_reply(400, openai(text), context=context)
+    assert error.param == "max_tokens"
+    assert error.message == "max_tokens is too large (http://[upstream]:8000/v1, [masked])"
 
 
 def test_a_wait_is_kept_where_waiting_helps() -> None:
