@@ -15,6 +15,7 @@ from gateway.settings.scalars import FilePath, Many, Name, ProviderName, Section
 from gateway.settings.server import ServerSettings
 from gateway.settings.storage import StorageSettings, StoredObjectSettings
 from gateway.settings.teams import TeamSettings
+from gateway.settings.telemetry import TelemetrySettings
 
 
 class Settings(Section):
@@ -44,3 +45,5 @@ class Settings(Section):
     """Tags, floor, detectors and sinks."""
     routing: RoutingSettings = Field(default_factory=RoutingSettings)
     """How a deployment is chosen and how often it is tried."""
+    telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
+    """Logs and traces."""

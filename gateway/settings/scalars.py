@@ -94,6 +94,8 @@ TokensPerSecond = Annotated[
 Gibibytes = Annotated[
     float, Field(allow_inf_nan=False, gt=0, le=65_536), BeforeValidator(_to_float)
 ]
+Percent = Annotated[float, Field(allow_inf_nan=False, ge=0, le=100), BeforeValidator(_to_float)]
+Share = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1), BeforeValidator(_to_float)]
 Percentile = Annotated[float, Field(allow_inf_nan=False, gt=0, lt=100), BeforeValidator(_to_float)]
 
 

@@ -115,6 +115,8 @@ def secret_references(settings: Settings) -> Iterator[tuple[Path, SecretReferenc
         yield ("storage", "database_password_ref"), storage.database_password
     if storage.redis_password is not None:
         yield ("storage", "redis_password_ref"), storage.redis_password
+    if settings.telemetry.otlp_authorization is not None:
+        yield ("telemetry", "otlp_authorization_ref"), settings.telemetry.otlp_authorization
     for name, provider in settings.providers.items():
         source = None if isinstance(provider, LocalProvider) else provider.api_key
         if source is not None:

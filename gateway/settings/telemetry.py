@@ -1,0 +1,55 @@
+"""Section `telemetry`: what the gateway tells about itself, and to whom; never content."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from gateway.settings.credentials import SecretReference, reference
+from gateway.settings.scalars import (
+    BaseUrl,
+    EnvName,
+    FilePath,
+    Name,
+    Section,
+    Share,
+    StoreReference,
+)
+
+
+class TelemetrySettings(Section):
+    """Logs and traces."""
+
+    log_format: Literal["json", "text"] = "json"
+    """`json`: one object a line, from every process; `text`: lines for people."""
+    access_log: bool = False
+    """Whether each request leaves a line in the log: who, where to, how long, what it cost."""
+    otlp_endpoint: BaseUrl | None = None
+    """OTLP/HTTP collector such as `http://127.0.0.1:4318`; spans go to its `/v1/traces`. Needs the
+    extra `otel`."""
+    otlp_authorization_env: EnvName | None = None
+    """Environment variable with the `Authorization` header for the collector."""
+    otlp_authorization_file: FilePath | None = None
+    """File with the `Authorization` header for the collector."""
+    otlp_authorization_ref: StoreReference | None = None
+    """Secret store reference of the `Authorization` header for the collector."""
+    service_name: Name = "fareway"
+    """What spans call this service."""
+    sample_ratio: Share = 1.0
+    """Share of requests that are traced, of those whose client did not decide it."""
+
+    @property
+    def otlp_authorization(self) -> SecretReference | None:
+        """Where the collector's `Authorization` header is kept, None when it needs none."""
+        return reference(
+            self.otlp_authorization_env,
+            self.otlp_authorization_file,
+            self.otlp_authorization_ref,
+            name="otlp_authorization",
+        )
+
+    @model_validator(mode="after")
+    def _one_authorization(self) -> Self:
+        _ = self.otlp_authorization
+        return self
