@@ -8,10 +8,10 @@ as values, so that a decision stays pure.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 
-from gateway.health import HealthBoard
+from gateway.health import AVAILABLE, HealthBoard
 from gateway.privacy.model import (
     LOCAL,
     TagRule,
@@ -27,7 +27,7 @@ from gateway.settings.models import DeploymentSettings
 from gateway.settings.prices import PriceSettings
 from gateway.settings.providers import LocalProvider, ProviderSettings
 from pricing.money import Rate, rate_per_hour_us, rate_per_mtok, rate_per_unit
-from pricing.price_book import Basis, PriceBook, PriceVersion
+from pricing.price_book import Basis, PriceBook, PriceVersion, Unpriced
 from pricing.usage import Meter
 from providers.contract import Provider
 
@@ -48,6 +48,7 @@ class Fleet:
         prices: Effective-dated prices per deployment.
         region: Where this machine stands, None when not configured.
         local: Names of the deployments that the embedded engine serves.
+        known_names: The names as a set.
     """
 
     deployments: tuple[str, ...]
@@ -56,6 +57,29 @@ class Fleet:
     prices: PriceBook
     region: str | None
     local: frozenset[str]
+    known_names: frozenset[str] = field(init=False, repr=False, compare=False)
+    _parts: Mapping[str, tuple[str, str]] = field(init=False, repr=False, compare=False)
+    _views: dict[str, DeploymentView] = field(
+        default_factory=dict[str, DeploymentView], init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        """Check the names once, and take them apart.
+
+        Raises:
+            ValueError: With every name that leads nowhere or means two things.
+        """
+        object.__setattr__(self, "known_names", frozenset(self.deployments))
+        parts = {
+            name: (name.partition("/")[0], name.partition("/")[2]) for name in self.deployments
+        }
+        object.__setattr__(self, "_parts", parts)
+        nothing = Unpriced(reason="only its name is looked at")
+        FleetSnapshot(
+            deployments={name: DeploymentView(name=name, price=nothing) for name in parts},
+            models=self.models,
+            aliases=self.aliases,
+        )
 
     def snapshot(
         self, *, providers: Mapping[str, Provider], health: HealthBoard, at: datetime
@@ -67,21 +91,81 @@ class Fleet:
             health: What is up, and how fast.
             at: Aware instant, for prices.
         """
-        views: dict[str, DeploymentView] = {}
-        for name in self.deployments:
-            provider, _, model_id = name.partition("/")
-            state = health.state(name)
-            views[name] = DeploymentView(
-                name=name,
-                price=self.prices.lookup(name, at),
-                capabilities=providers[provider].capabilities(model_id),
-                speed=health.speed(name),
-                is_available=state.is_available,
-                unavailable_reason=state.reason,
-                retry_after_s=state.retry_after_s,
-                region=self.region if name in self.local else None,
+        views = _Views(self, providers=providers, health=health, at=at)
+        return FleetSnapshot(
+            deployments=views, models=self.models, aliases=self.aliases, is_checked=True
+        )
+
+    def view(
+        self, name: str, *, providers: Mapping[str, Provider], health: HealthBoard, at: datetime
+    ) -> DeploymentView:
+        """One deployment at one instant; arguments as `snapshot`.
+
+        Raises:
+            KeyError: No such deployment.
+        """
+        provider, model_id = self._parts[name]
+        state, speed = health.state(name), health.speed(name)
+        price = self.prices.lookup(name, at)
+        capabilities = providers[provider].capabilities(model_id)
+        # Nearly always nothing has changed since the last request that looked.
+        known = self._views.get(name)
+        if (
+            known is not None
+            and known.price is price
+            and known.capabilities is capabilities
+            and known.speed == speed
+            and state is AVAILABLE
+            and known.is_available
+        ):
+            return known
+        made = DeploymentView(
+            name=name,
+            price=price,
+            capabilities=capabilities,
+            speed=speed,
+            is_available=state.is_available,
+            unavailable_reason=state.reason,
+            retry_after_s=state.retry_after_s,
+            region=self.region if name in self.local else None,
+        )
+        self._views[name] = made
+        return made
+
+
+class _Views(Mapping[str, DeploymentView]):
+    """The fleet's deployments at one instant, each made when a decision first looks at it.
+
+    A decision looks at one model's deployments; a fleet may have hundreds.
+    """
+
+    __slots__ = ("_at", "_fleet", "_health", "_made", "_providers")
+
+    def __init__(
+        self, fleet: Fleet, *, providers: Mapping[str, Provider], health: HealthBoard, at: datetime
+    ) -> None:
+        self._fleet = fleet
+        self._providers = providers
+        self._health = health
+        self._at = at
+        self._made: dict[str, DeploymentView] = {}
+
+    def __getitem__(self, name: str) -> DeploymentView:
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = self._fleet.view(
+                name, providers=self._providers, health=self._health, at=self._at
             )
-        return FleetSnapshot(deployments=views, models=self.models, aliases=self.aliases)
+        return made
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fleet.known_names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fleet.deployments)
+
+    def __len__(self) -> int:
+        return len(self._fleet.deployments)
 
 
 def build_fleet(settings: Settings) -> Fleet:

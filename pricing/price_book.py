@@ -123,8 +123,9 @@ class PriceVersion:
 
     def is_in_force(self, at: datetime) -> bool:
         """Whether `at` (aware) lies in the half-open interval of validity."""
-        starts = self.valid_from is None or self.valid_from <= at
-        return starts and (self.valid_to is None or at < self.valid_to)
+        if self.valid_from is not None and at < self.valid_from:
+            return False
+        return self.valid_to is None or at < self.valid_to
 
     def is_charged(self, meter: Meter) -> bool:
         """Whether the basis charges for this meter at all."""

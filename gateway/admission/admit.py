@@ -89,14 +89,13 @@ class Admission:
         rules = self._rules(principal)
         project = self._project(principal, controls, rules)
         try:
-            tags = self.policy.close(rules.tags | controls.tags)
+            reach = self.policy.reach(rules.tags | controls.tags, at=at)
         except UnknownTag as error:
             raise errors.InvalidRequest(str(error), param="x-fareway-tags") from error
-        allowed = self.policy.allowed(tags, at=at)
         decision = decide(
             self.fleet.snapshot(providers=self.providers, health=self.health, at=at),
             model=parsed.model,
-            allowed=allowed,
+            allowed=reach.allowed,
             scope=self.scope(principal),
             needs=RequestNeeds(
                 prompt_tokens_estimate=parsed.prompt_tokens_low,
@@ -108,10 +107,10 @@ class Admission:
             ),
             now=at,
             max_pico_usd=controls.max_pico_usd,
-            privacy_reasons=self.policy.reasons(tags, at=at),
+            privacy_reasons=reach.reasons,
         )
         return Admitted(
-            decision=decision, tags=tuple(sorted(tags)), project=project, allowed=allowed
+            decision=decision, tags=reach.sorted_tags, project=project, allowed=reach.allowed
         )
 
     def scope(self, principal: Principal) -> KeyScope:

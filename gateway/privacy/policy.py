@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,6 +40,37 @@ class _CompiledTrust:
         return mask
 
 
+REACHES_MAX = 1024
+"""Sets of tags that are remembered; a client can make up no more than there are declared ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Where a set of tags may go, for as long as no claim expires.
+
+    Attributes:
+        tags: The closed tags.
+        sorted_tags: The same, sorted.
+        allowed: Names of the deployments that may be reached.
+        reasons: Why each other deployment may not.
+        since: Aware instant from which on it holds, None for always.
+        until: First aware instant at which it does not hold any more, None for never.
+    """
+
+    tags: frozenset[str]
+    sorted_tags: tuple[str, ...]
+    allowed: frozenset[str]
+    reasons: Mapping[str, str]
+    since: datetime | None
+    until: datetime | None
+
+    def holds_at(self, at: datetime) -> bool:
+        """Whether it holds at an aware instant."""
+        if self.since is not None and at < self.since:
+            return False
+        return self.until is None or at < self.until
+
+
 class Policy:
     """A policy ready for decisions; made by `compile`, immutable, shared by all requests.
 
@@ -47,7 +79,9 @@ class Policy:
         digest: Hexadecimal SHA-256 of everything that decides.
     """
 
-    __slots__ = ("_attributes", "_floor", "_tags", "_trust", "digest", "source")
+    __slots__ = (
+        "_attributes", "_expiries", "_floor", "_reaches", "_tags", "_trust", "digest", "source",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,6 +98,10 @@ class Policy:
         self._tags = dict(tags)
         self._trust = dict(trust)
         self._floor = source.floor
+        self._expiries = sorted(
+            {expires_at for one in self._trust.values() for expires_at, _ in one.expiring}
+        )
+        self._reaches: dict[frozenset[str], Reach] = {}
 
     @classmethod
     def compile(
@@ -126,6 +164,32 @@ class Policy:
             return frozenset()
         need = _need(compiled)
         return frozenset(name for name, trust in self._trust.items() if need & ~trust.at(at) == 0)
+
+    def reach(self, tags: frozenset[str], *, at: datetime) -> Reach:
+        """Everything that a request with these tags needs to know, remembered until it changes.
+
+        The same as `close`, `allowed` and `reasons` say at that instant.
+
+        Raises:
+            UnknownTag: The policy has no such tag.
+        """
+        known = self._reaches.get(tags)
+        if known is not None and known.holds_at(at):
+            return known
+        closed = self.close(tags)
+        place = bisect_right(self._expiries, at)
+        made = Reach(
+            tags=closed,
+            sorted_tags=tuple(sorted(closed)),
+            allowed=self.allowed(closed, at=at),
+            reasons=self.reasons(closed, at=at),
+            since=self._expiries[place - 1] if place else None,
+            until=self._expiries[place] if place < len(self._expiries) else None,
+        )
+        if len(self._reaches) >= REACHES_MAX:
+            self._reaches.clear()
+        self._reaches[tags] = made
+        return made
 
     def missing(self, tags: Iterable[str], deployment: str, *, at: datetime) -> tuple[str, ...]:
         """Required attributes that a deployment lacks, sorted; a stranger lacks them all.

@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import assert_never
+
+import msgspec
 
 from gateway.routing.needs import RequestNeeds, obstacles
 from gateway.routing.ranking import Candidate, Offer, Strategy, rank
@@ -31,7 +34,7 @@ from gateway.routing.scope import KeyScope
 from gateway.routing.snapshot import DeploymentView, FleetSnapshot
 from pricing.money import format_usd
 from pricing.price_book import PriceVersion, Unpriced
-from pricing.quote import Quote, Workload, quote
+from pricing.quote import quote
 
 
 class Stage(StrEnum):
@@ -59,8 +62,7 @@ class Exclusion:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What to try, in order, and why; or why nothing.
 
     Attributes:
@@ -83,19 +85,18 @@ class Decision:
     refusal: Refusal | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class _Question(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a stage may look at."""
 
     resolved: Resolved
     is_authorised: bool
     allowed: frozenset[str]
     needs: RequestNeeds
+    now: datetime
     max_pico_usd: int | None
     privacy_reasons: Mapping[str, str]
-    workloads: Mapping[str, Workload]
-    prices: Mapping[str, PriceVersion | Unpriced]
-    quotes: Mapping[str, Quote | Unpriced]
+    offers: dict[str, Offer]
+    """What each deployment would take; only what came as far as the price has one."""
 
 
 def decide(
@@ -129,18 +130,15 @@ def decide(
         refusal = refuse_unknown(resolved.name, resolved.near)
         return Decision(asked=model, model=None, strategy=strategy, refusal=refusal)
     views = [snapshot.deployments[name] for name in resolved.deployments]
-    workloads = {view.name: needs.workload(view) for view in views}
-    prices = {view.name: _price(view, now) for view in views}
     question = _Question(
         resolved=resolved,
         is_authorised=is_authorised(snapshot, resolved, scope),
         allowed=allowed,
         needs=needs,
+        now=now,
         max_pico_usd=max_pico_usd,
         privacy_reasons=privacy_reasons or {},
-        workloads=workloads,
-        prices=prices,
-        quotes={view.name: _quote(view, prices[view.name], workloads[view.name]) for view in views},
+        offers={},
     )
     return _sift(question, views, strategy)
 
@@ -148,19 +146,19 @@ def decide(
 def _sift(question: _Question, views: Sequence[DeploymentView], strategy: Strategy) -> Decision:
     """Run the stages until nothing is left or all are done."""
     excluded: list[Exclusion] = []
-    reachable: frozenset[str] = frozenset()
     refusal: Refusal | None = None
-    left = list(views)
-    for stage, fault_of in _STAGES:
+    reachable: frozenset[str] = frozenset()
+    left = views
+    for stage, find_faults in _STAGES:
         if stage is Stage.HEALTH:
-            reachable = frozenset(view.name for view in left)
-        faults = {view.name: fault_of(question, view) for view in left}
+            reachable = frozenset([view.name for view in left])
+        faults = find_faults(question, left)
+        if not faults:
+            continue
         excluded += [
-            Exclusion(deployment=name, stage=stage, reason=fault)
-            for name, fault in faults.items()
-            if fault is not None
+            Exclusion(deployment=name, stage=stage, reason=fault) for name, fault in faults.items()
         ]
-        kept = [view for view in left if faults[view.name] is None]
+        kept = [view for view in left if view.name not in faults]
         if not kept:
             refusal = _refuse(stage, question, left, excluded)
             break
@@ -183,55 +181,72 @@ def _price(view: DeploymentView, now: datetime) -> PriceVersion | Unpriced:
     return Unpriced(reason="its price is not in force any more")
 
 
-def _quote(
-    view: DeploymentView, price: PriceVersion | Unpriced, workload: Workload
-) -> Quote | Unpriced:
-    return price if isinstance(price, Unpriced) else quote(workload, price, speed=view.speed)
-
-
 def _offer(question: _Question, view: DeploymentView) -> Offer:
-    return Offer(
+    known = question.offers.get(view.name)
+    if known is not None:
+        return known
+    workload = question.needs.workload(view)
+    price = _price(view, question.now)
+    made = Offer(
         view=view,
-        price=question.prices[view.name],
-        quote=question.quotes[view.name],
-        expected_output_tokens=question.workloads[view.name].expected_output_tokens,
+        price=price,
+        quote=price if isinstance(price, Unpriced) else quote(workload, price, speed=view.speed),
+        expected_output_tokens=workload.expected_output_tokens,
     )
+    question.offers[view.name] = made
+    return made
 
 
-def _scope_fault(question: _Question, view: DeploymentView) -> str | None:
+def _scope_faults(question: _Question, views: Sequence[DeploymentView]) -> Mapping[str, str]:
     if question.is_authorised:
-        return None
-    return f"the key may not use {question.resolved.name} and through it {view.name}"
+        return _NO_FAULTS
+    name = question.resolved.name
+    return {view.name: f"the key may not use {name} and through it {view.name}" for view in views}
 
 
-def _privacy_fault(question: _Question, view: DeploymentView) -> str | None:
-    if view.name in question.allowed:
-        return None
-    return question.privacy_reasons.get(view.name, "does not satisfy the request's privacy tags")
+def _privacy_faults(question: _Question, views: Sequence[DeploymentView]) -> Mapping[str, str]:
+    unknown = "does not satisfy the request's privacy tags"
+    return {
+        view.name: question.privacy_reasons.get(view.name, unknown)
+        for view in views
+        if view.name not in question.allowed
+    }
 
 
-def _ability_fault(question: _Question, view: DeploymentView) -> str | None:
-    found = obstacles(question.needs, view)
-    return "; ".join(one.reason for one in found) if found else None
+def _ability_faults(question: _Question, views: Sequence[DeploymentView]) -> Mapping[str, str]:
+    faults: dict[str, str] = {}
+    for view in views:
+        found = obstacles(question.needs, view)
+        if found:
+            faults[view.name] = "; ".join(one.reason for one in found)
+    return faults
 
 
-def _ceiling_fault(question: _Question, view: DeploymentView) -> str | None:
-    if question.max_pico_usd is None:
-        return None
-    priced = question.quotes[view.name]
-    if isinstance(priced, Unpriced):
-        return f"unpriced ({priced.reason}), so not within the request's ceiling"
-    if priced.upper_bound_pico_usd is None:
-        return "no upper bound of its cost without max_tokens"
-    if priced.upper_bound_pico_usd <= question.max_pico_usd:
-        return None
-    return f"may cost up to {format_usd(priced.upper_bound_pico_usd)} USD"
+def _ceiling_faults(question: _Question, views: Sequence[DeploymentView]) -> Mapping[str, str]:
+    limit = question.max_pico_usd
+    if limit is None:
+        return _NO_FAULTS
+    faults: dict[str, str] = {}
+    for view in views:
+        priced = _offer(question, view).quote
+        if isinstance(priced, Unpriced):
+            fault = f"unpriced ({priced.reason}), so not within the request's ceiling"
+        elif priced.upper_bound_pico_usd is None:
+            fault = "no upper bound of its cost without max_tokens"
+        elif priced.upper_bound_pico_usd > limit:
+            fault = f"may cost up to {format_usd(priced.upper_bound_pico_usd)} USD"
+        else:
+            continue
+        faults[view.name] = fault
+    return faults
 
 
-def _health_fault(_question: _Question, view: DeploymentView) -> str | None:
-    if view.is_available:
-        return None
-    return view.unavailable_reason or "not available now"
+def _health_faults(_question: _Question, views: Sequence[DeploymentView]) -> Mapping[str, str]:
+    return {
+        view.name: view.unavailable_reason or "not available now"
+        for view in views
+        if not view.is_available
+    }
 
 
 def _refuse(
@@ -251,7 +266,7 @@ def _refuse(
             return refuse_ability(name, question.needs, left)
         case Stage.PRICE:
             assert question.max_pico_usd is not None
-            quotes = {view.name: question.quotes[view.name] for view in left}
+            quotes = {view.name: _offer(question, view).quote for view in left}
             return refuse_ceiling(name, question.max_pico_usd, quotes)
         case Stage.HEALTH:
             is_narrowed = any(one.stage is Stage.PRIVACY for one in excluded)
@@ -260,10 +275,14 @@ def _refuse(
             assert_never(stage)
 
 
-_STAGES: tuple[tuple[Stage, Callable[[_Question, DeploymentView], str | None]], ...] = (
-    (Stage.SCOPE, _scope_fault),
-    (Stage.PRIVACY, _privacy_fault),
-    (Stage.ABILITY, _ability_fault),
-    (Stage.PRICE, _ceiling_fault),
-    (Stage.HEALTH, _health_fault),
+_NO_FAULTS: Mapping[str, str] = MappingProxyType({})
+
+_FindFaults = Callable[[_Question, Sequence[DeploymentView]], Mapping[str, str]]
+
+_STAGES: tuple[tuple[Stage, _FindFaults], ...] = (
+    (Stage.SCOPE, _scope_faults),
+    (Stage.PRIVACY, _privacy_faults),
+    (Stage.ABILITY, _ability_faults),
+    (Stage.PRICE, _ceiling_faults),
+    (Stage.HEALTH, _health_faults),
 )

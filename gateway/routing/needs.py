@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+
+import msgspec
 
 from gateway.routing.snapshot import DeploymentView
 from pricing.quote import Workload
@@ -13,8 +16,10 @@ EXPECTED_OUTPUT_TOKENS = 256
 """Output per choice that is expected of a request about which nothing else is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestNeeds:
+NOTHING_CACHED: Mapping[str, int] = MappingProxyType({})
+
+
+class RequestNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """One request, as far as routing looks at it.
 
     Attributes:
@@ -37,7 +42,7 @@ class RequestNeeds:
     n: int = 1
     max_prompt_tokens: int | None = None
     expected_output_tokens: int | None = None
-    cached_tokens: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    cached_tokens: Mapping[str, int] = NOTHING_CACHED
 
     def workload(self, view: DeploymentView) -> Workload:
         """Expected and largest counts at one deployment.
@@ -105,6 +110,8 @@ def obstacles(needs: RequestNeeds, view: DeploymentView) -> tuple[Obstacle, ...]
 def _parameter_obstacles(needs: RequestNeeds, view: DeploymentView) -> list[Obstacle]:
     able = view.capabilities
     found: list[Obstacle] = []
+    if able.is_open and not able.unsupported and (able.multimodal or not needs.has_media):
+        return found
     for name in sorted(needs.fields):
         if name in able.unsupported:
             reason = f"{name} is not supported: {able.unsupported[name]}"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
+import msgspec
+
 from gateway.routing.snapshot import DeploymentView
+from pricing.money import PicoUsd
 from pricing.price_book import PriceVersion, Unpriced
 from pricing.quote import Quote
 
@@ -23,8 +25,7 @@ class Strategy(StrEnum):
     """Lowest product of expected cost and expected time, where both are known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """A deployment that may serve the request, with what it would take.
 
     Attributes:
@@ -51,8 +52,7 @@ class Offer:
         return None if latency is None else latency.total_us(self.expected_output_tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A deployment in its place in the decision.
 
     Attributes:
@@ -67,6 +67,11 @@ class Candidate:
     price: PriceVersion | Unpriced
     quote: Quote | Unpriced
     reason: str
+
+    @property
+    def exposure_pico_usd(self) -> PicoUsd | None:
+        """The most that an attempt can cost, None when nothing bounds it."""
+        return None if isinstance(self.quote, Unpriced) else self.quote.upper_bound_pico_usd
 
 
 def rank(offers: Sequence[Offer], strategy: Strategy) -> tuple[Candidate, ...]:

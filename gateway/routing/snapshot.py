@@ -77,11 +77,14 @@ class FleetSnapshot:
         deployments: View per deployment name.
         models: Deployment names per logical model, in the operator's order.
         aliases: What an alias stands for: a logical model or a deployment.
+        is_checked: Whether the names are known to fit together; a fleet's are checked once, not
+            with the snapshot of every request.
     """
 
     deployments: Mapping[str, DeploymentView]
     models: Mapping[str, tuple[str, ...]]
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
+    is_checked: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse names that lead nowhere or mean two things.
@@ -89,6 +92,8 @@ class FleetSnapshot:
         Raises:
             ValueError: With every such name.
         """
+        if self.is_checked:
+            return
         problems = list(self._problems())
         if problems:
             raise ValueError("; ".join(problems))

@@ -312,6 +312,49 @@ def test_a_snapshot_joins_configuration_providers_and_health(board):
     assert found.models == {"chat": ("ours/abc",)}
 
 
+class Steady:
+    known = Capabilities()
+
+    def capabilities(self, model_id):
+        return self.known
+
+
+def test_a_view_is_kept_until_something_about_its_deployment_changes(board):
+    fleet = fleet_of(
+        "[{deployment: near/a, price: [{input_usd_per_mtok: 1},"
+        " {input_usd_per_mtok: 2, valid_from: 2027-01-01}]}, local/m]"
+    )
+    everyone = dict.fromkeys(("local", "near", "ours"), Steady())
+
+    def look(name, at=AT):
+        return fleet.snapshot(providers=everyone, health=board, at=at).deployments[name]
+
+    first = look("near/a")
+    assert look("near/a") is first
+    assert look("near/a", NEXT_YEAR).price != first.price
+    assert look("near/a").price == first.price
+    board.set_fault("near/a", "gone")
+    assert not look("near/a").is_available
+    board.set_fault("near/a", None)
+    assert look("near/a").is_available
+    before = look("local/m")
+    board.note_speed("local/m", prefill_tps=1000.0, decode_tps=50.0)
+    assert before.speed is None
+    assert look("local/m").speed is not None
+
+
+def test_a_snapshot_lists_the_whole_fleet_and_no_stranger(board):
+    fleet = fleet_of("[near/a]")
+    everyone = dict.fromkeys(("local", "near", "ours"), Able())
+    found = fleet.snapshot(providers=everyone, health=board, at=AT).deployments
+    assert tuple(found) == fleet.deployments
+    assert len(found) == len(fleet.deployments)
+    assert "near/a" in found
+    assert "near/b" not in found
+    with pytest.raises(KeyError):
+        found["near/b"]
+
+
 def test_a_fault_lasts_until_it_is_taken_back(board):
     assert board.state("a/m") is AVAILABLE
     board.set_fault("a/m", "gone")

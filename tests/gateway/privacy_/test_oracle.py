@@ -99,6 +99,24 @@ def test_a_deployment_is_allowed_or_explained(source: PolicySource, tags: frozen
         assert is_free is (one.name in allowed)
 
 
+MOMENTS = [NOW - 2 * DAY, NOW - DAY, NOW - DAY / 2, NOW, NOW + DAY / 2, NOW + DAY, NOW + 2 * DAY]
+
+
+@given(
+    source=sources,
+    asked=st.lists(st.tuples(some_tags, st.sampled_from(MOMENTS)), min_size=1, max_size=12),
+)
+def test_what_is_remembered_is_what_holds_whenever_it_is_asked(source: PolicySource, asked) -> None:
+    policy = compiled(source)
+    for tags, at in asked:  # in any order: a clock can be set back
+        reach, fresh = policy.reach(tags, at=at), compiled(source)
+        assert reach.holds_at(at)
+        assert reach.tags == fresh.close(tags)
+        assert reach.sorted_tags == tuple(sorted(reach.tags))
+        assert reach.allowed == fresh.allowed(tags, at=at)
+        assert reach.reasons == fresh.reasons(tags, at=at)
+
+
 @given(source=sources)
 def test_every_compiled_policy_is_proved(source: PolicySource) -> None:
     verdict = verify(compiled(source), source, instants=[NOW, NOW + DAY], floors=[["t0", "t1"]])

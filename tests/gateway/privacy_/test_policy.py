@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from gateway.privacy import policy as policy_module
 from gateway.privacy.errors import PolicyError, UnknownTag
 from gateway.privacy.model import TagRule, TrustClaim, TrustedDeployment, shipped_implications
 from gateway.privacy.policy import Policy
@@ -155,6 +156,29 @@ def test_an_expired_claim_is_absent_from_its_instant_on() -> None:
         "self_hosted",
         "zero_retention",
     )
+
+
+def test_what_is_remembered_ends_with_the_claim() -> None:
+    expiring = TrustClaim(attribute="self_hosted", expires_at=NOW)
+    made = policy(deployments=(deployment("a/m", expiring),))
+    tags = frozenset({"secret"})
+    before = made.reach(tags, at=NOW - SECOND)
+    assert (before.allowed, before.until, before.since) == ({"a/m"}, NOW, None)
+    assert made.reach(tags, at=NOW - 2 * SECOND) is before
+    after = made.reach(tags, at=NOW)
+    assert (after.allowed, after.until, after.since) == (frozenset(), None, NOW)
+    assert made.reach(tags, at=NOW - SECOND).allowed == {"a/m"}
+
+
+def test_no_more_sets_of_tags_are_remembered_than_the_bound(monkeypatch) -> None:
+    monkeypatch.setattr(policy_module, "REACHES_MAX", 2)
+    made = policy()
+    for tag in ("gdpr", "secret", "private"):
+        reach = made.reach(frozenset({tag}), at=NOW)
+        assert reach.allowed == made.allowed([tag], at=NOW)
+        assert made.reach(frozenset({tag}), at=NOW) is reach
+    first = frozenset({"gdpr"})
+    assert made.reach(first, at=NOW).allowed == made.allowed(first, at=NOW)
 
 
 def test_another_claim_keeps_what_the_expired_one_gave_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as changed
 
 from gateway.routing.decision import Stage
 from gateway.routing.needs import RequestNeeds
@@ -41,11 +42,11 @@ def test_a_parameter_is_honoured_elsewhere_or_refused(
     capabilities, needs, param: str, reason: str
 ) -> None:
     unable = replace(CHEAP, capabilities=capabilities)
-    elsewhere = ask(unable, DEAR, needs=replace(NEEDS, **needs))
+    elsewhere = ask(unable, DEAR, needs=changed(NEEDS, **needs))
     assert order(elsewhere) == ["dear/m"]
     assert elsewhere.excluded[0].stage is Stage.ABILITY
     assert reason in elsewhere.excluded[0].reason
-    refusal = ask(unable, needs=replace(NEEDS, **needs)).refusal
+    refusal = ask(unable, needs=changed(NEEDS, **needs)).refusal
     assert refusal is not None
     assert (refusal.code, refusal.param) == (RefusalCode.UNSUPPORTED_PARAMETER, param)
     assert f"can honour {param!r}" in refusal.message
@@ -53,7 +54,7 @@ def test_a_parameter_is_honoured_elsewhere_or_refused(
 
 
 def test_an_open_or_listed_field_is_no_obstacle() -> None:
-    needs = replace(NEEDS, fields=frozenset({"temperature"}))
+    needs = changed(NEEDS, fields=frozenset({"temperature"}))
     assert order(ask(CHEAP, replace(DEAR, capabilities=CLOSED), needs=needs)) == [
         "cheap/m",
         "dear/m",
@@ -63,7 +64,7 @@ def test_an_open_or_listed_field_is_no_obstacle() -> None:
 def test_the_parameter_that_nobody_honours_is_named_before_one_that_somebody_does() -> None:
     first = replace(CHEAP, capabilities=Capabilities(unsupported={"a": "no", "z": "never"}))
     second = replace(DEAR, capabilities=Capabilities(unsupported={"z": "never"}))
-    refusal = ask(first, second, needs=replace(NEEDS, fields=frozenset({"a", "z"}))).refusal
+    refusal = ask(first, second, needs=changed(NEEDS, fields=frozenset({"a", "z"}))).refusal
     assert refusal is not None
     assert refusal.param == "z"
 
@@ -71,7 +72,7 @@ def test_the_parameter_that_nobody_honours_is_named_before_one_that_somebody_doe
 def test_without_a_common_parameter_each_deployment_says_its_own() -> None:
     first = replace(CHEAP, capabilities=Capabilities(unsupported={"a": "no"}))
     second = replace(DEAR, capabilities=Capabilities(unsupported={"b": "never"}))
-    refusal = ask(first, second, needs=replace(NEEDS, fields=frozenset({"a", "b"}))).refusal
+    refusal = ask(first, second, needs=changed(NEEDS, fields=frozenset({"a", "b"}))).refusal
     assert refusal is not None
     assert refusal.param == "a"
     assert "cheap/m: a is not supported: no; dear/m: b is not supported: never" in refusal.message
@@ -113,7 +114,7 @@ def test_a_deployment_that_is_only_too_short_makes_the_length_to_blame() -> None
         CHEAP, capabilities=Capabilities(unsupported={"a": "no"}, context_window_tokens=100)
     )
     short = replace(DEAR, capabilities=Capabilities(context_window_tokens=200))
-    needs = replace(NEEDS, fields=frozenset({"a"}))
+    needs = changed(NEEDS, fields=frozenset({"a"}))
     refusal = ask(unable, short, needs=needs).refusal
     assert refusal is not None
     assert refusal.code is RefusalCode.CONTEXT_LENGTH_EXCEEDED

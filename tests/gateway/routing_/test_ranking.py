@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace as changed
 
 from gateway.routing.needs import EXPECTED_OUTPUT_TOKENS, RequestNeeds
 from gateway.routing.ranking import Strategy
@@ -95,9 +96,9 @@ def test_an_expected_cache_hit_can_turn_the_order() -> None:
         ),
     )
     assert order(ask(caching, DEAR)) == ["dear/m", "caching/m"]
-    warm = replace(NEEDS, cached_tokens={"caching/m": 900})
+    warm = changed(NEEDS, cached_tokens={"caching/m": 900})
     assert order(ask(caching, DEAR, needs=warm)) == ["caching/m", "dear/m"]
-    more_than_the_prompt = replace(NEEDS, cached_tokens={"caching/m": 10**9})
+    more_than_the_prompt = changed(NEEDS, cached_tokens={"caching/m": 10**9})
     assert order(ask(caching, DEAR, needs=more_than_the_prompt)) == ["caching/m", "dear/m"]
 
 
@@ -108,9 +109,9 @@ QUANTITIES = {
         EXPECTED_OUTPUT_TOKENS,
         7000,
     ),
-    "a learned expectation counts": (replace(NEEDS, expected_output_tokens=7), 7, 100),
-    "an expectation above the limit is cut": (replace(NEEDS, expected_output_tokens=700), 100, 100),
-    "several choices multiply": (replace(NEEDS, n=3), 300, 300),
+    "a learned expectation counts": (changed(NEEDS, expected_output_tokens=7), 7, 100),
+    "an expectation above the limit is cut": (changed(NEEDS, expected_output_tokens=700), 100, 100),
+    "several choices multiply": (changed(NEEDS, n=3), 300, 300),
 }
 
 
@@ -123,9 +124,16 @@ def test_output_tokens_of_a_quote(needs: RequestNeeds, expected: int, bound: int
     )
 
 
+def test_an_attempt_is_exposed_to_the_upper_bound_of_its_quote() -> None:
+    known = ask(CHEAP, needs=NEEDS).candidates[0]
+    assert isinstance(known.quote, Quote)
+    assert known.exposure_pico_usd == known.quote.upper_bound_pico_usd
+    assert ask(UNKNOWN, needs=NEEDS).candidates[0].exposure_pico_usd is None
+
+
 def test_the_upper_bound_uses_the_largest_prompt() -> None:
     for largest, counted in ((5000, 5000), (10, 1000)):
-        quoted = ask(CHEAP, needs=replace(NEEDS, max_prompt_tokens=largest)).candidates[0].quote
+        quoted = ask(CHEAP, needs=changed(NEEDS, max_prompt_tokens=largest)).candidates[0].quote
         assert isinstance(quoted, Quote)
         assert quoted.upper_bound_pico_usd == counted * 50_000 + 100 * 80_000
 
