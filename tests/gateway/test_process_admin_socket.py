@@ -22,7 +22,9 @@ from gateway.channel import (
 from gateway.clock import system_clock
 from gateway.process import admin_socket
 from gateway.process.engines import EngineSupervisor
-from gateway.process.supervisor import ServeError, Supervisor, bind
+from gateway.process.listeners import CannotListen, bind
+from gateway.process.preflight import ServeError
+from gateway.process.supervisor import Supervisor
 from gateway.settings.loader import load_text
 from local_engine.model_store import ModelStore
 
@@ -228,7 +230,8 @@ def supervisor(tmp_path) -> Supervisor:
         engines=EngineSupervisor(
             specs=[], store=ModelStore(tmp_path / "models"), clock=clock, on_progress=lambda _: None
         ),
-        listener=bind("127.0.0.1", 0),
+        listeners=bind("127.0.0.1", 0),
+        environ={},
         clock=clock,
         on_ready=lambda _: None,
     )
@@ -243,14 +246,15 @@ async def test_a_second_gateway_on_one_spool_says_so_before_it_starts_anything(t
     ):
         with pytest.raises(ServeError, match="running already"):
             await second.run()
-    second.listener.close()
+    second.listeners.close()
 
 
 def test_a_port_that_is_taken_is_one_sentence():
-    with bind("127.0.0.1", 0) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ServeError, match=rf"127.0.0.1:{port}.*server.port"):
-            bind("127.0.0.1", port)
+    taken = bind("127.0.0.1", 0, count=2)
+    port = taken.sockets[0].getsockname()[1]
+    with pytest.raises(CannotListen, match=rf"127.0.0.1:{port}.*server.port"):
+        bind("127.0.0.1", port, count=2)
+    taken.close()
 
 
 URLS = {"IPv4": ("127.0.0.1", "http://127.0.0.1:"), "IPv6": ("::1", "http://[::1]:")}
@@ -259,10 +263,10 @@ URLS = {"IPv4": ("127.0.0.1", "http://127.0.0.1:"), "IPv6": ("::1", "http://[::1
 @pytest.mark.parametrize(("host", "start"), URLS.values(), ids=URLS.keys())
 async def test_the_base_url_names_the_bound_port(tmp_path, host, start):
     made = supervisor(tmp_path)
-    made.listener.close()
-    made.listener = bind(host, 0)
-    with made.listener:
-        assert made.url == f"{start}{made.listener.getsockname()[1]}"
+    made.listeners.close()
+    made.listeners = bind(host, 0)
+    assert made.url == f"{start}{made.listeners.sockets[0].getsockname()[1]}"
+    made.listeners.close()
 
 
 async def test_closing_ones_own_end_ends_its_run_and_frees_the_descriptor_for_another_socket():

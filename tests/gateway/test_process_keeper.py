@@ -133,7 +133,7 @@ async def test_a_child_that_cannot_be_started_is_tried_again(monkeypatch, caplog
 
 
 async def test_a_child_that_does_not_want_to_end_is_killed():
-    child = await spawn(CHILD, name="child", methods={})
+    child = spawn(CHILD, name="child", methods={})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(child.channel.run)
         pid = await hello(child)
@@ -147,7 +147,7 @@ async def test_a_child_that_does_not_want_to_end_is_killed():
 
 
 async def test_a_child_whose_channel_ends_goes_by_itself():
-    child = await spawn(CHILD, name="child", methods={})
+    child = spawn(CHILD, name="child", methods={})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(child.channel.run)
         await hello(child)

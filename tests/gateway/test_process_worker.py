@@ -9,12 +9,21 @@ from dataclasses import dataclass
 
 import anyio
 import httpx
+import msgspec
 import pytest
 from anyio.abc import TaskGroup
 
 from gateway.channel import Channel, RemoteError, socket_pair
 from gateway.clock import system_clock
-from gateway.process.messages import Drain, EngineFault, EngineLink, KeysUpdate, WorkerSetup
+from gateway.process import snapshot
+from gateway.process.messages import (
+    Drain,
+    EngineFault,
+    EngineLink,
+    KeysUpdate,
+    Listen,
+    WorkerSetup,
+)
 from gateway.process.worker import Worker
 from gateway.settings.loader import load
 from tests.gateway.gateway_harness import (
@@ -53,8 +62,11 @@ class Running:
         await self.channel.call(name, params, result_type=NOTHING, timeout_s=20, **fds)
 
     async def configure(self, **changes) -> None:
-        setup = WorkerSetup(**{**{f: getattr(self.setup, f) for f in self.setup.__struct_fields__}, **changes})  # fmt: skip
-        await self.call("configure", setup, fds=[self.listener.fileno()])
+        await self.call("configure", msgspec.structs.replace(self.setup, **changes))
+        await self.listen()
+
+    async def listen(self) -> None:
+        await self.call("listen", Listen(numbers=[0]), fds=[self.listener.fileno()])
 
     async def post(self, content: dict, key: str = KEY) -> httpx.Response:
         async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
@@ -94,8 +106,7 @@ async def running(tmp_path, *scripts) -> AsyncIterator[Running]:
                     channel=channel,
                     listener=listener,
                     setup=WorkerSetup(
-                        index=3, config_path=str(path), config_digest=config.digest, keys=[],
-                        revision=1,
+                        index=3, config=snapshot.take(config), keys=[], revision=1
                     ),
                     spool_dir=config.spool_dir / "worker-3",
                     tasks=tasks,
@@ -126,18 +137,19 @@ async def test_nothing_is_answered_before_a_worker_is_configured(tmp_path):
             assert caught.value.code == "invalid_state"
 
 
-REFUSED = {
-    "another configuration than the supervisor's": ({"config_digest": "0" * 64}, "config_changed"),
-    "a configuration that is not there": ({"config_path": "/nothing/here.yaml"}, "internal_error"),
-}
-
-
-@pytest.mark.parametrize(("changes", "code"), REFUSED.values(), ids=REFUSED.keys())
-async def test_a_worker_refuses(tmp_path, changes, code):
+async def test_a_worker_refuses_settings_that_are_not_what_was_sent(tmp_path):
     async with running(tmp_path) as worker:
+        other = msgspec.structs.replace(worker.setup.config, digest="0" * 64)
         with pytest.raises(RemoteError) as caught:
-            await worker.configure(**changes)
-        assert caught.value.code == code
+            await worker.configure(config=other)
+        assert caught.value.code == "config_changed"
+
+
+async def test_a_worker_needs_no_file_of_the_configuration(tmp_path):
+    async with running(tmp_path) as worker:
+        (tmp_path / "fareway.yaml").write_text("something: else")
+        await worker.configure()
+        assert (await worker.post(body())).status_code == 200
 
 
 async def test_a_worker_is_configured_once_and_links_come_with_a_socket(tmp_path):
