@@ -24,9 +24,10 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.clock import Clock
-from gateway.ledger import backlog, batches, schema, segment, spool_directory
+from gateway.ledger import backlog, batches, schema, segment
+from gateway.ledger.adoption import Adoption, remove_dead
 from gateway.ledger.batches import Batch
-from gateway.ledger.errors import DatabaseUnavailable, SpoolLocked
+from gateway.ledger.errors import DatabaseUnavailable
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader, SpoolRecords
 from gateway.ledger.store import (
     Applied,
@@ -151,7 +152,7 @@ class Loader:
         self._limits = limits or LoaderLimits()
         self._store = Store(grace_s=self._limits.grace_s)
         self._cursors: dict[str, Cursor] | None = None
-        self._adopted: dict[str, spool_directory.Recovered] = {}
+        self._adoption = Adoption()
         self._closed_for: dict[str, bytes] = {}
         self._expired_at_s: float | None = None
         self._round_lock = anyio.Lock()
@@ -368,7 +369,7 @@ class Loader:
         return _Round(chunks=chunks, batch=batch)
 
     def _read_one(self, directory: Path, before: Cursor | None, share: int) -> _Chunk:
-        dead_session = self._adopt(directory)
+        dead_session = self._adoption.adopt(directory)
         reader = SpoolReader(directory, before or Cursor())
         entries = reader.take(share)
         return _Chunk(
@@ -380,23 +381,6 @@ class Loader:
             dead_session=dead_session,
         )
 
-    def _adopt(self, directory: Path) -> bytes | None:
-        """Mend what a dead writer left; its session, or None while a writer lives."""
-        try:
-            lock = spool_directory.acquire(directory)
-        except SpoolLocked:
-            self._adopted.pop(directory.name, None)
-            return None
-        try:
-            recovered = self._adopted.get(directory.name)
-            if recovered is None or not _is_still_last(directory, recovered):
-                recovered = spool_directory.recover(directory)
-                self._adopted[directory.name] = recovered
-                _log.info("adopted the spool %s of a writer that is gone", directory.name)
-        finally:
-            lock.release()
-        return recovered.last_session
-
     async def _tidy(self, chunks: list[_Chunk]) -> None:
         """Remove segments and directories that are loaded; measure what waits."""
         removed = await anyio.to_thread.run_sync(self._remove_loaded, chunks)
@@ -404,7 +388,7 @@ class Loader:
             async with self._engine.begin() as connection:
                 await connection.run_sync(drop_cursor, chunk.name, at=chunk.after)
             (self._cursors or {}).pop(chunk.name, None)
-            self._adopted.pop(chunk.name, None)
+            self._adoption.forget(chunk.name)
             self._closed_for.pop(chunk.name, None)
         await self._measure()
 
@@ -431,7 +415,8 @@ class Loader:
             for number in segment.segment_numbers(chunk.directory):
                 if number < chunk.after.number:
                     segment.segment_path(chunk.directory, number).unlink(missing_ok=True)
-            if chunk.is_at_end and chunk.dead_session is not None and _remove_dead(chunk):
+            is_over = chunk.is_at_end and chunk.dead_session is not None
+            if is_over and remove_dead(chunk.directory, chunk.after):
                 removed.append(chunk)
         return removed
 
@@ -452,25 +437,3 @@ def _halves(entries: Entries) -> list[Entries]:
         return []
     count = len(entry.payloads)
     return [[entry.part(0, count // 2)], [entry.part(count // 2, count)]]
-
-
-def _is_still_last(directory: Path, recovered: spool_directory.Recovered) -> bool:
-    """Whether no writer came and died since a directory was mended."""
-    last = max(segment.segment_numbers(directory), default=0)
-    header = segment.read_header(segment.segment_path(directory, last)) if last else None
-    session = header.session if header else segment.NO_SESSION
-    return (last, session) == (recovered.last_number, recovered.last_session)
-
-
-def _remove_dead(chunk: _Chunk) -> bool:
-    """Remove a dead writer's directory unless a new writer came or something waits."""
-    try:
-        lock = spool_directory.acquire(chunk.directory)
-    except SpoolLocked:
-        return False
-    try:
-        if backlog.waiting_bytes(chunk.directory, chunk.after):
-            return False
-        return spool_directory.remove(chunk.directory)
-    finally:
-        lock.release()

@@ -1,8 +1,11 @@
 """The journal in front of the database: what a worker writes before and after each attempt.
 
 `append` hands a record to the kernel before it returns, so that the death of the process loses
-nothing. `run` makes what was appended durable in groups, off the event loop, so that the death of
-the machine loses at most the last 20 ms (`group`), or nothing that was dispatched (`strict`).
+nothing. While `run` runs, a thread makes what was appended durable in groups, so that the death of
+the machine loses at most the last 20 ms (`group`), or nothing that was dispatched (`strict`). At
+most one sync is under way; whoever asks for durability meanwhile shares the next one. The event
+loop neither waits for the disk nor wakes up per record: it starts a timer for the first record of
+a group. The next segment's file is made by the thread too, before it is needed.
 
 A full disk refuses intents first: a reserve file is given up to make room for the settlements of
 attempts that are already under way. After a failed `fdatasync` the kernel may have dropped the
@@ -20,15 +23,16 @@ import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 import anyio
-import anyio.to_thread
 
 from gateway.clock import Clock
 from gateway.ledger import segment, spool_directory
 from gateway.ledger.errors import RecordTooLarge, SpoolError, SpoolFull
+from gateway.ledger.group_sync import GroupSync
 from gateway.ledger.records import Intent, Record, encode
+from gateway.ledger.spool_files import KernelFiles, SpoolFiles
+from gateway.ledger.spool_sync import SyncDone, SyncJob
 
 _log = logging.getLogger(__name__)
 
@@ -56,47 +60,6 @@ class Health(StrEnum):
     """Intents are refused until there is room again."""
     FAILED = "failed"
     """Nothing is taken any more; the worker must be replaced."""
-
-
-class SpoolFiles(Protocol):
-    """The system calls that can fail for want of space or of a working disk."""
-
-    def create(self, path: Path) -> int:
-        """`open(2)` of a new file for appending: its descriptor."""
-        ...
-
-    def write(self, descriptor: int, data: bytes) -> int:
-        """`write(2)`: the count of bytes taken."""
-        ...
-
-    def sync(self, descriptor: int) -> None:
-        """`fdatasync(2)`."""
-        ...
-
-    def reserve(self, descriptor: int, size_bytes: int) -> None:
-        """`posix_fallocate(3)` from the start of the file."""
-        ...
-
-
-class KernelFiles:
-    """The real system calls."""
-
-    def create(self, path: Path) -> int:
-        """`open(2)`; a file of that name is an error."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        return os.open(path, flags, 0o600)
-
-    def write(self, descriptor: int, data: bytes) -> int:
-        """`write(2)`."""
-        return os.write(descriptor, data)
-
-    def sync(self, descriptor: int) -> None:
-        """`fdatasync(2)`."""
-        os.fdatasync(descriptor)
-
-    def reserve(self, descriptor: int, size_bytes: int) -> None:
-        """`posix_fallocate(3)`."""
-        os.posix_fallocate(descriptor, 0, size_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,17 +124,22 @@ class SpoolWriter:
         self._health = Health.OK
         self._failure = ""
         self._full_tried_at_s = clock.monotonic_s()
-        self._position = 0
         self._open_attempts = 0
         self._reserved_bytes = 0
-        self._durable_position = 0
-        self._retired: list[int] = []
-        self._dirty = anyio.Event()
-        self._urgent = anyio.Event()
-        self._synced = anyio.Event()
+        self._finished: list[int] = []
+        self._next_descriptor: int | None = None
+        self._is_name_new = False
         self._is_closed = False
-        self._sync_lock = anyio.Lock()
+        self._ended = anyio.Event()
+        self._released = anyio.Event()
+        self._sync = GroupSync(
+            self._files,
+            group_s=self._limits.group_s,
+            collect=self._collect,
+            conclude=self._conclude,
+        )
         self._lock = spool_directory.acquire(directory, wait_s=_LOCK_WAIT_S)
+        self._directory_descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
             recovered = spool_directory.recover(directory)
             self._number = recovered.last_number
@@ -183,6 +151,7 @@ class SpoolWriter:
             )
             has_room = self._take_reserve(_SETTLEMENT_BYTES)
         except BaseException:
+            os.close(self._directory_descriptor)
             self._lock.release()
             raise
         if not has_room:
@@ -214,12 +183,12 @@ class SpoolWriter:
     @property
     def position(self) -> int:
         """Bytes appended by this writer."""
-        return self._position
+        return self._sync.position
 
     @property
     def durable_position(self) -> int:
         """Bytes of `position` that are known to be on disk."""
-        return self._durable_position
+        return self._sync.durable_position
 
     def append(self, record: Record) -> int:
         """Hand a record to the kernel, whole or not at all; does not wait for the disk.
@@ -246,10 +215,12 @@ class SpoolWriter:
             os.ftruncate(self._reserve_descriptor, 0)
             self._reserved_bytes = 0
             self._put(frame)
-        self._position += len(frame)
         self._open_attempts += 1 if isinstance(record, Intent) else -1
-        self._dirty.set()
-        return self._position
+        sync = self._sync
+        sync.position += len(frame)
+        if not sync.is_due:
+            sync.note()
+        return sync.position
 
     async def before_dispatch(self, position: int) -> None:
         """Wait as long as the durability demands before an attempt may be sent.
@@ -266,35 +237,44 @@ class SpoolWriter:
         Raises:
             SpoolError: The disk failed, nobody knows what it kept.
         """
-        while self._durable_position < position:
+        while self._sync.durable_position < position:
             if self._health is Health.FAILED:
                 raise SpoolError(self._failure)
-            self._urgent.set()
-            await self._synced.wait()
+            await self._sync.wait(position)
 
     async def run(self) -> None:
         """Sync in groups until closed or failed; to be run in a task group of the worker."""
-        while not self._is_closed and self._health is not Health.FAILED:
-            await self._dirty.wait()
-            with anyio.move_on_after(self._limits.group_s):
-                await self._urgent.wait()
-            await self._sync()
+        self._sync.start()
+        await self._ended.wait()
 
     async def close(self) -> None:
         """Sync what is left and let go of the directory; harmless when repeated.
 
         A failed sync is told by `health`; the records are with the kernel in any case.
         """
-        async with self._sync_lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            if self._health is not Health.FAILED:
-                await self._sync_group()
-            self._dirty.set()
-            for descriptor in (self._segment.descriptor, self._reserve_descriptor, *self._retired):
-                os.close(descriptor)
-            self._lock.release()
+        if self._is_closed:
+            await self._released.wait()
+            return
+        self._is_closed = True
+        with anyio.CancelScope(shield=True):
+            await self._sync.stop(is_sound=self._health is not Health.FAILED)
+        self._release()
+        self._ended.set()
+        self._released.set()
+
+    def _release(self) -> None:
+        """Close what is open; an empty file made for a next segment goes."""
+        if self._next_descriptor is not None:
+            os.close(self._next_descriptor)
+            segment.segment_path(self.directory, self._number + 1).unlink(missing_ok=True)
+        for descriptor in (
+            self._segment.descriptor,
+            self._reserve_descriptor,
+            self._directory_descriptor,
+            *self._finished,
+        ):
+            os.close(descriptor)
+        self._lock.release()
 
     def _admit(self, record: Record) -> None:
         """Refuse what must not be tried."""
@@ -324,9 +304,11 @@ class SpoolWriter:
     def _put(self, frame: bytes) -> None:
         """Write a frame whole, in the next segment when this one is full."""
         is_full = self._segment.size_bytes + len(frame) > self._limits.segment_bytes
-        if is_full and self._segment.size_bytes > segment.HEADER_BYTES:
+        # While the next file is being made, this segment grows a little further.
+        is_making = self._sync.job is not None and self._sync.job.next_path is not None
+        if is_full and self._segment.size_bytes > segment.HEADER_BYTES and not is_making:
             following = self._start(self._segment.hash.digest())
-            self._retired.append(self._segment.descriptor)
+            self._finished.append(self._segment.descriptor)
             self._segment = following
         self._write(self._segment.descriptor, frame, size_bytes=self._segment.size_bytes)
         self._segment.hash.update(frame)
@@ -345,7 +327,11 @@ class SpoolWriter:
         path = segment.segment_path(self.directory, self._number + 1)
         descriptor = -1
         try:
-            descriptor = self._files.create(path)
+            if self._next_descriptor is None:
+                descriptor = self._files.create(path)
+                self._is_name_new = True
+            else:
+                descriptor, self._next_descriptor = self._next_descriptor, None
             self._write(descriptor, header, size_bytes=0)
         except (OSError, SpoolError) as error:
             if descriptor >= 0:
@@ -355,7 +341,6 @@ class SpoolWriter:
                 raise SpoolFull(f"no room for a segment in {self.directory}") from error
             raise
         self._number += 1
-        self._retired.append(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         return _OpenSegment(descriptor, header)
 
     def _write(self, descriptor: int, data: bytes, *, size_bytes: int) -> None:
@@ -375,32 +360,30 @@ class SpoolWriter:
             self._fail(error)
             raise SpoolError(self._failure) from error
 
-    async def _sync(self) -> None:
-        async with self._sync_lock:
-            if not self._is_closed:
-                await self._sync_group()
+    def _collect(self) -> SyncJob:
+        """What a sync that begins now has to do; from half of a segment on, the next one's file."""
+        finished, self._finished = tuple(self._finished), []
+        is_name_new, self._is_name_new = self._is_name_new, False
+        is_half_full = 2 * self._segment.size_bytes > self._limits.segment_bytes
+        is_next_needed = is_half_full and self._next_descriptor is None and not self._is_closed
+        return SyncJob(
+            descriptors=(
+                *finished,
+                self._segment.descriptor,
+                *((self._directory_descriptor,) if is_name_new else ()),
+            ),
+            finished=finished,
+            next_path=segment.segment_path(self.directory, self._number + 1)
+            if is_next_needed
+            else None,
+            directory=self._directory_descriptor,
+        )
 
-    async def _sync_group(self) -> None:
-        """Make everything appended so far durable and tell who waits for it."""
-        target = self._position
-        retired, self._retired = self._retired, []
-        self._dirty.set()
-        self._dirty, self._urgent = anyio.Event(), anyio.Event()
-        try:
-            descriptors = (*retired, self._segment.descriptor)
-            await anyio.to_thread.run_sync(self._sync_files, descriptors)
-        except OSError as error:
-            self._fail(error)
-        else:
-            self._durable_position = target
-        for descriptor in retired:
-            os.close(descriptor)
-        self._synced.set()
-        self._synced = anyio.Event()
-
-    def _sync_files(self, descriptors: tuple[int, ...]) -> None:
-        for descriptor in descriptors:
-            self._files.sync(descriptor)
+    def _conclude(self, done: SyncDone) -> None:
+        if done.next_descriptor is not None:
+            self._next_descriptor = done.next_descriptor
+        if done.error is not None:
+            self._fail(done.error)
 
     def _take_reserve(self, needed_bytes: int) -> bool:
         """Try to have the whole reserve allocated, twice as large as before when too small."""
@@ -429,3 +412,5 @@ class SpoolWriter:
             "what was not yet synced may be lost, the worker must be replaced"
         )
         _log.critical("%s", self._failure)
+        self._sync.halt()
+        self._ended.set()

@@ -115,7 +115,8 @@ class Books(RuleBasedStateMachine):
         for descriptor in (
             writer._segment.descriptor,
             writer._reserve_descriptor,
-            *writer._retired,
+            writer._directory_descriptor,
+            *writer._finished,
         ):
             os.close(descriptor)
         writer._lock.release()
