@@ -165,11 +165,11 @@ class Course:
             own = [failure for failure in self.failures if failure.deployment == deployment]
             if not may_repeat(own) or _provider(deployment) in bad_accounts:
                 continue
-            if rule.is_repeated_at_once and deployment == last:
-                # Whatever came before it: a stale connection is nobody's failure.
-                ranked.append(((-1.0,), Next(candidate=index, pause_s=0.0, is_repeat=True)))
-                continue
             asked_s, pause_s = self._waits(deployment, own, elapsed_s)
+            if rule.is_repeated_at_once and deployment == last:
+                # Before all others: that a connection was stale says nothing about its deployment.
+                ranked.append(((-1.0,), Next(candidate=index, pause_s=asked_s, is_repeat=True)))
+                continue
             way = Next(candidate=index, pause_s=pause_s, is_repeat=domain_of(deployment) in seen)
             # Who asked for no wait comes first, then who was asked less often, then who needs no
             # pause: of those alike in that, the decision's order holds.
