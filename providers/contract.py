@@ -43,8 +43,7 @@ class Deadlines:
     total_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRequest:
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A chat request on its way to one deployment.
 
     Attributes:

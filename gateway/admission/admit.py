@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
 from gateway import errors
 from gateway.auth.directory import Principal
 from gateway.dialects.controls import Controls
@@ -148,8 +150,7 @@ class Admission:
         return wanted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of admission.
 
     Attributes:

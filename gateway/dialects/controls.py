@@ -34,8 +34,7 @@ _MISSPELT_PREFIXES = (b"x_fareway", b"x-fareway_", b"fareway-", b"fareway_")
 _NAMES = ("tags", "cost_tags", "sla", "strategy", "max_usd", "project")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Controls:
+class Controls(msgspec.Struct, frozen=True, kw_only=True):
     """What a client asked of the gateway for one request.
 
     Attributes:

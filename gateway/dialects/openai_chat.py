@@ -9,7 +9,6 @@ it is routing's question, and it is never dropped.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -107,8 +106,7 @@ class _Head(msgspec.Struct):
 _KNOWN_FIELDS = frozenset(_Head.__struct_fields__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedChat:
+class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     """A chat body whose types have been checked.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -28,12 +29,11 @@ from gateway.http.messages import (
     read_body,
 )
 from gateway.http.service import Service
-from gateway.relay.attempts import Candidate, Job
+from gateway.relay.attempts import Job
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, header_text, request_id_lines
-from gateway.routing.ranking import Candidate as Ranked
-from pricing.price_book import Unpriced
+from gateway.routing.ranking import Candidate
 from providers.contract import ChatRequest
 
 logger = logging.getLogger(__name__)
@@ -225,20 +225,13 @@ class ChatCall:
             adapted=adapted,
         )
 
-    def _ordered(self, ranked: tuple[Ranked, ...]) -> list[Candidate]:
+    def _ordered(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
         """The decision's order, with deployments that asked for a pause behind all others."""
         is_paused = self.service.admission.health.is_paused
-        return [
-            Candidate(
-                deployment=one.deployment,
-                price=one.price,
-                exposure_pico_usd=None
-                if isinstance(one.quote, Unpriced)
-                else one.quote.upper_bound_pico_usd,
-                reason=one.reason,
-            )
-            for one in sorted(ranked, key=lambda one: is_paused(one.deployment))
-        ]
+        paused = [one for one in ranked if is_paused(one.deployment)]
+        if not paused:
+            return ranked
+        return [*(one for one in ranked if one not in paused), *paused]
 
 
 def authenticate(service: Service, headers: Headers) -> Principal:

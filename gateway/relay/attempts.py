@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
+import msgspec
 
 from gateway.clock import Clock
 from gateway.dialects.openai_answer import AnswerEncoder, FinalFacts
@@ -26,9 +27,9 @@ from gateway.relay.heartbeat import Heartbeat
 from gateway.relay.journal import Booking, Journal, OpenAttempt, Outcome
 from gateway.relay.plan import EMPTY_ANSWER_RETRIES, Failure, final_error, next_step, was_refused
 from gateway.relay.request_head import RequestHead, header_text
+from gateway.routing.ranking import Candidate
 from gateway.telemetry.metrics import Metrics
-from pricing.money import PicoUsd, format_usd
-from pricing.price_book import PriceVersion, Unpriced
+from pricing.money import format_usd
 from providers.contract import AttemptFacts, ChatRequest, Deadlines, Provider
 from providers.errors import CapacityError, ProviderError, UpstreamFault
 
@@ -38,25 +39,7 @@ SETTLE_GRACE_S = 60.0
 """Added to an attempt's total deadline: after it an unsettled intent counts as lost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One deployment that the decision allows, best first.
-
-    Attributes:
-        deployment: `provider/model-id`.
-        price: In force when the decision was made.
-        exposure_pico_usd: Upper-bound quote.
-        reason: Why it stands where it stands.
-    """
-
-    deployment: str
-    price: PriceVersion | Unpriced
-    exposure_pico_usd: PicoUsd | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One request that has been admitted and decided.
 
     Attributes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
+import msgspec
 
 from gateway.clock import Clock
 from gateway.errors import LedgerUnavailable
@@ -52,8 +53,7 @@ class Spool(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Booking:
+class Booking(msgspec.Struct, frozen=True, kw_only=True):
     """Whom and what an attempt is booked on; the same for every attempt of a request.
 
     Attributes:
@@ -109,8 +109,7 @@ class Outcome:
     ttft_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAttempt:
+class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt whose intent is in the spool."""
 
     event_id: bytes
