@@ -44,6 +44,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         queued_tokens_max: Prompt tokens that may wait.
         itl_target_s: Prompt chunks beside streams are cut so that a step stays under this.
         is_caching: Whether prefixes are shared within a namespace.
+        log_format: `json` or `text`, for the process's log lines.
     """
 
     model_id: str
@@ -60,6 +61,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     queued_tokens_max: int = 1_000_000
     itl_target_s: float = 0.2
     is_caching: bool = True
+    log_format: str = "json"
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from local_engine.engine import Engine, log_fault
 from local_engine.errors import EngineError, EngineGone, ProtocolError
 from local_engine.frontend import Frontend
 from local_engine.loading import LoadedModel, load_model
+from local_engine.log_lines import set_up_logging
 from local_engine.prefix_cache import ChainHasher
 from local_engine.process_guard import guard_process
 from local_engine.protocol import (
@@ -267,14 +268,11 @@ def main(arguments: Sequence[str] | None = None, *, load: LoadModel = load_model
     parser.add_argument("--control-fd", type=int, required=True, metavar="N")
     parser.add_argument("--log-level", type=int, default=logging.INFO, metavar="L")
     given = parser.parse_args(arguments, namespace=_Arguments())
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=given.log_level,
-        format="%(asctime)s engine %(levelname)s %(name)s: %(message)s",
-    )
+    set_up_logging("engine", level=given.log_level, log_format="json")
     guard_process()
     control = socket.socket(fileno=given.control_fd)
     config = _read_config(control)
+    set_up_logging(f"engine-{config.model_id}", level=given.log_level, log_format=config.log_format)
 
     async def serve() -> tuple[int, bool]:
         server = EngineServer(

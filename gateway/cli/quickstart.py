@@ -72,7 +72,7 @@ def quickstart(
     for what, stated in (("model", loaded.settings.models), ("team", loaded.settings.teams)):
         if not stated:
             raise CliFault(f"the configuration has no {what}; add one under `{what}s:`")
-    set_up_logging("fareway", level=logging.WARNING)
+    set_up_logging("fareway", level=logging.WARNING, log_format="text")
     # Until the first answer, why an engine is not there is the sentence that this ends with.
     _engine_log.setLevel(logging.CRITICAL)
     show = _Show(console=Console(file=sys.stdout, highlight=False, soft_wrap=True))

@@ -11,6 +11,7 @@ from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption
 from gateway.clock import system_clock
 from gateway.policy_proof import PolicyUnproved
+from gateway.process.launch import HeadStart
 from gateway.process.preflight import ServeError
 from gateway.process.serve import prepare
 from gateway.settings.environment import config_path, process_environ
@@ -18,14 +19,14 @@ from gateway.settings.loader import load
 from gateway.telemetry.logs import set_up_logging
 
 
-def serve(config: ConfigOption = None) -> None:
+def serve(context: typer.Context, config: ConfigOption = None) -> None:
     """Run the gateway: supervisor, workers, ledger process and engines."""
     from pathlib import Path
 
     environ = process_environ()
     path = config or config_path(environ, Path.cwd())
     loaded = load(path, environ=environ, today=datetime.now(UTC).date())
-    set_up_logging("supervisor")
+    set_up_logging("supervisor", log_format=loaded.settings.telemetry.log_format)
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
     try:
@@ -36,6 +37,7 @@ def serve(config: ConfigOption = None) -> None:
             clock=system_clock(),
             on_ready=lambda url: typer.echo(f"fareway is ready at {url}/v1", err=True),
             on_progress=_say_progress,
+            head_start=context.find_object(HeadStart),
         )
         if prepared.admin_key_once is not None:
             typer.echo(f"administrator's key, shown only now: {prepared.admin_key_once}", err=True)

@@ -92,6 +92,7 @@ class LedgerProcess:
     async def _start(self, start: LedgerStart) -> list[KeyRecord]:
         if self._service is not None or self._tasks is None:
             raise RemoteError("invalid_state", "the ledger process is started once")
+        set_up_logging("ledger", level=logging.getLogger().level, log_format=start.log_format)
         service = LedgerService(start.database_url, Path(start.spool_dir), clock=self._clock)
         try:
             await service.start()

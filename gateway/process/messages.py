@@ -110,10 +110,12 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         database_url: With an absolute path.
         spool_dir: Root of the workers' spool directories.
+        log_format: `json` or `text`, for the process's log lines.
     """
 
     database_url: str
     spool_dir: str
+    log_format: str = "json"
 
 
 class EngineSpeed(msgspec.Struct, frozen=True, kw_only=True):

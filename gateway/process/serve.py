@@ -81,7 +81,14 @@ def prepare(
     namespace_key = master.derive(Label.DIGEST)
     engines = EngineSupervisor(
         specs=[
-            _spec(name, provider, model, source=_source(config, model), namespace_key=namespace_key)
+            _spec(
+                name,
+                provider,
+                model,
+                source=_source(config, model),
+                namespace_key=namespace_key,
+                log_format=config.settings.telemetry.log_format,
+            )
             for name, provider in config.settings.providers.items()
             if isinstance(provider, LocalProvider)
             for model in provider.models
@@ -123,6 +130,7 @@ def _spec(
     *,
     source: str,
     namespace_key: bytes,
+    log_format: str,
 ) -> EngineSpec:
     kv_memory_bytes = DEFAULT_KV_BYTES
     if model.kv_memory_gib is not None:
@@ -137,6 +145,7 @@ def _spec(
             max_model_len=model.max_model_len,
             max_num_seqs=model.max_num_seqs,
             kv_memory_bytes=kv_memory_bytes,
+            log_format=log_format,
         )
 
     return EngineSpec(

@@ -216,7 +216,9 @@ class Supervisor:
 
     async def _set_up_ledger(self, child: Child) -> None:
         start = LedgerStart(
-            database_url=self.loaded.database_url, spool_dir=str(self.loaded.spool_dir)
+            database_url=self.loaded.database_url,
+            spool_dir=str(self.loaded.spool_dir),
+            log_format=self.loaded.settings.telemetry.log_format,
         )
         keys = await child.channel.call(
             "start", start, result_type=list[KeyRecord], timeout_s=START_TIMEOUT_S

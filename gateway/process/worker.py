@@ -125,6 +125,12 @@ class Worker:
             config = snapshot.restore(setup.config)
         except snapshot.SnapshotMismatch as error:
             raise RemoteError("config_changed", str(error)) from error
+        set_up_logging(
+            f"worker-{setup.index}",
+            level=logging.getLogger().level,
+            log_format=config.settings.telemetry.log_format,
+            handles_content=True,
+        )
         self._parts = _build_parts(
             config, setup, environ=self.environ, clock=self.clock, channel=self._channel
         )
@@ -324,7 +330,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--log-level", type=int, default=logging.INFO)
     given = parser.parse_args(arguments, namespace=_Arguments())
-    set_up_logging("worker", level=given.log_level)
+    set_up_logging("worker", level=given.log_level, handles_content=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = Worker(
