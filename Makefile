@@ -51,10 +51,10 @@ fmt: venv-test ## format and mend what can be mended without thought
 	$(BIN)/ruff format .
 
 bench: venv-test ## print ratios against peers and the machine's limits
-	@$(BIN)/python -m bench.gateway_overhead $(ARGS)
-	@$(BIN)/python -m bench.bench_ledger
-	@$(BIN)/python -m bench.bench_engine
-	@$(BIN)/python -m bench.bench_engine
+	@$(BIN)/fareway bench gateway $(ARGS)
+	@$(BIN)/fareway bench routing
+	@$(BIN)/fareway bench ledger
+	@$(BIN)/fareway bench engine
 
 soak: venv-test ## full counts, hours; writes a result file to bench/results
 	@$(BIN)/python tools/run_tests.py soak $(ARGS)
