@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
+from importlib.resources import files
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql, sqlite
@@ -56,6 +61,23 @@ def test_the_schema_goes_up_and_down_and_up_again(tmp_path):
     migrate.upgrade(url)
     migrate.upgrade(url)
     assert tables(url) == {*schema.metadata.tables, "alembic_version"}
+
+
+def test_the_newest_version_by_file_name_is_alembics_head():
+    config = Config()
+    config.set_main_option("script_location", str(files("migrations")))
+    config.set_main_option("path_separator", "os")
+    assert migrate.head() == ScriptDirectory.from_config(config).get_current_head()
+
+
+def test_a_schema_that_is_up_to_date_loads_no_alembic(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate.upgrade(url)
+    look = (
+        "import sys; from gateway.ledger import migrate; migrate.upgrade(sys.argv[1]);"
+        "sys.exit('alembic' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", look, url], check=False).returncode == 0
 
 
 def test_the_migrations_make_exactly_the_tables_of_the_code(tmp_path):
