@@ -1,11 +1,19 @@
-"""Where the `fareway` script begins: so early that a Ctrl-C during the imports is no traceback."""
+"""Where the `fareway` script begins: so early that a Ctrl-C during the imports is no traceback.
+
+`serve` gets a head start: its first worker and the ledger process begin to import while this
+process imports what reads its command line and its configuration.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
+
+from gateway.process.launch import HeadStart, head_start
 
 INTERRUPTED = 128 + signal.SIGINT
+_HELP = frozenset({"-h", "--help"})
 
 
 def main() -> None:
@@ -14,10 +22,24 @@ def main() -> None:
     Raises:
         SystemExit: Always.
     """
+    started = HeadStart()
     try:
+        if will_serve(sys.argv[1:]):
+            started = head_start()
         from gateway.cli.main import main as run  # most of the time until a command runs
 
-        run()
+        run(head_start=started)
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         raise SystemExit(INTERRUPTED) from None
+    finally:
+        started.close()
+
+
+def will_serve(arguments: Sequence[str]) -> bool:
+    """Whether a command line starts the gateway, as far as can be told at a glance.
+
+    Args:
+        arguments: Without the program's name.
+    """
+    return arguments[:1] == ["serve"] and _HELP.isdisjoint(arguments)

@@ -18,6 +18,7 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 from gateway.cli.faults import CliFault
+from gateway.process.launch import HeadStart
 from gateway.settings.errors import SettingsError
 
 
@@ -148,18 +149,19 @@ def build(arguments: Sequence[str], *, loads_all: bool = False) -> typer.Typer:
     return app
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, *, head_start: HeadStart | None = None) -> None:
     """Run the command line and leave with its exit status.
 
     Args:
         arguments: Without the program's name; those of the process when None.
+        head_start: Children that are under way for `serve`; whoever started them ends the rest.
 
     Raises:
         SystemExit: Always: 0 ok, 1 fault, 2 usage.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        build(given)(args=given, prog_name="fareway")
+        build(given)(args=given, prog_name="fareway", obj=head_start)
     except (CliFault, SettingsError) as error:
         _fail(str(error), error)
     except OSError as error:
