@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +24,8 @@ from gateway.process.messages import (
     EngineLink,
     KeysUpdate,
     Listen,
+    StopListening,
+    WindDown,
     WorkerSetup,
 )
 from gateway.process.worker import Worker
@@ -68,12 +72,20 @@ class Running:
     async def listen(self) -> None:
         await self.call("listen", Listen(numbers=[0]), fds=[self.listener.fileno()])
 
-    async def post(self, content: dict, key: str = KEY) -> httpx.Response:
-        async with httpx.AsyncClient(trust_env=False, timeout=20) as client:
-            headers = {"authorization": f"Bearer {key}"}
-            return await client.post(
-                self.url + "/v1/chat/completions", json=content, headers=headers
-            )
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.url + "/v1/chat/completions", trust_env=False, timeout=20
+        )
+
+    def request(self, content: dict, key: str = KEY) -> dict:
+        return {"json": content, "headers": {"authorization": f"Bearer {key}"}}
+
+    async def ask(self, client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/", **self.request(body()))
+
+    async def post(self, content: dict, key: str = KEY, timeout_s: float = 20) -> httpx.Response:
+        async with self.client() as client:
+            return await client.post("/", **self.request(content, key), timeout=timeout_s)
 
 
 @asynccontextmanager
@@ -164,6 +176,118 @@ async def test_a_worker_is_configured_once_and_links_come_with_a_socket(tmp_path
         assert (await worker.post(body())).status_code == 200
 
 
+async def test_a_worker_accepts_nothing_before_it_is_told_to_listen_and_nothing_after(tmp_path):
+    async with running(tmp_path) as worker:
+        await worker.call("configure", worker.setup)
+        with pytest.raises(httpx.ReadTimeout):
+            await worker.post(body(), timeout_s=0.3)
+        await worker.listen()
+        assert (await worker.post(body())).status_code == 200
+        await worker.call("stop_listening", StopListening(numbers=[0]))
+        with pytest.raises(httpx.ReadTimeout):
+            await worker.post(body(), timeout_s=0.3)
+        await worker.listen()
+        assert (await worker.post(body())).status_code == 200
+
+
+async def test_sockets_without_numbers_are_refused(tmp_path):
+    async with running(tmp_path) as worker:
+        await worker.configure()
+        with pytest.raises(RemoteError) as caught:
+            await worker.call("listen", Listen(numbers=[1, 2]), fds=[worker.listener.fileno()])
+        assert caught.value.code == "invalid_params"
+
+
+async def test_winding_down_answers_standing_connections_and_tells_each_that_it_ends(tmp_path):
+    async with running(tmp_path) as worker:
+        await worker.configure()
+        async with worker.client() as one, worker.client() as other:
+            for client in (one, other):
+                assert "connection" not in (await worker.ask(client)).headers
+            await worker.call("wind_down", WindDown(idle_s=20, deadline_s=20))
+            for client in (one, other):
+                got = await worker.ask(client)
+                assert (got.status_code, got.headers["connection"]) == (200, "close")
+            with anyio.fail_after(5):
+                await worker.ended.wait()
+
+
+async def test_winding_down_closes_what_stays_idle_and_not_sooner(tmp_path):
+    async with running(tmp_path) as worker:
+        await worker.configure()
+        async with worker.client() as idle:
+            await worker.ask(idle)
+            await worker.call("wind_down", WindDown(idle_s=0.5, deadline_s=20))
+            await anyio.sleep(0.3)
+            assert not worker.ended.is_set()
+            with anyio.fail_after(5):
+                await worker.ended.wait()
+
+
+async def test_winding_down_ends_a_stream_whole_and_answers_one_more_request_behind_it(tmp_path):
+    slow = Chat(text="one two three four", frame_delay_s=0.1)
+    async with running(tmp_path, slow, Chat(text="and on")) as worker:
+        await worker.configure()
+        async with worker.client() as client:
+            async with client.stream("POST", "/", **worker.request(body(stream=True))) as stream:
+                lines = stream.aiter_bytes()
+                found = await anext(lines)
+                await worker.call("wind_down", WindDown(idle_s=20, deadline_s=20))
+                async for piece in lines:
+                    found += piece
+            assert assemble(found).texts == {0: "one two three four"}
+            assert "connection" not in stream.headers, "the head was out before"
+            got = await worker.ask(client)
+            assert (got.status_code, got.headers["connection"]) == (200, "close")
+        with anyio.fail_after(5):
+            await worker.ended.wait()
+
+
+async def test_of_pipelined_requests_only_the_last_ends_the_connection(tmp_path):
+    async with running(tmp_path, Chat(text="x", think_s=0.2)) as worker:
+        await worker.configure()
+        content = json.dumps(body()).encode()
+        request = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+        ).encode() + content
+        port = worker.listener.getsockname()[1]
+        async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(request)
+            await anyio.sleep(0.05)
+            await worker.call("wind_down", WindDown(idle_s=20, deadline_s=20))
+            await stream.send(request + request)
+            found = b""
+            with anyio.fail_after(10), contextlib.suppress(anyio.EndOfStream):
+                while True:
+                    found += await stream.receive()
+        assert found.count(b"HTTP/1.1 200 OK") == 3
+        heads = found.split(b"HTTP/1.1 200 OK")[1:]
+        assert [b"connection: close" in head for head in heads] == [False, False, True]
+
+
+async def test_winding_down_has_an_end_and_a_later_call_can_hurry_it(tmp_path):
+    stalled = Chat(text="one two three", stall_after=1, stall_s=60)
+    async with running(tmp_path, stalled) as worker:
+        await worker.configure()
+        answers: list[httpx.Response] = []
+
+        async def ask() -> None:
+            answers.append(await worker.post(body(stream=True)))
+
+        worker.tasks.start_soon(ask)
+        await anyio.sleep(0.2)
+        await worker.call("wind_down", WindDown(idle_s=20, deadline_s=60))
+        await anyio.sleep(0.3)
+        assert not worker.ended.is_set()
+        await worker.call("wind_down", WindDown(idle_s=0, deadline_s=0.1))
+        with anyio.fail_after(10):
+            await worker.ended.wait()
+        ((_, settled),) = attempts_in(worker.spool_dir)
+        assert (settled.status, settled.error_code) == ("interrupted", "draining")
+        assert [error["code"] for error in assemble(answers[0].content).errors] == ["draining"]
+
+
 async def test_draining_refuses_what_is_new_and_finishes_what_runs(tmp_path):
     slow = Chat(text="one two three four", frame_delay_s=0.1)
     async with running(tmp_path, slow) as worker:
@@ -186,6 +310,10 @@ async def test_draining_refuses_what_is_new_and_finishes_what_runs(tmp_path):
                 )
                 assert refused.status_code == 503
                 assert error_of(refused)["code"] == "draining"
+                assert int(refused.headers["retry-after"]) >= 1
+                assert refused.headers["connection"] == "close"
+                with pytest.raises(httpx.ReadTimeout):  # the socket stands, nobody accepts
+                    await worker.post(body(), timeout_s=0.1)
         with anyio.fail_after(20):
             await worker.ended.wait()
         assert assemble(answers[0].content).texts == {0: "one two three four"}
