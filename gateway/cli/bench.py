@@ -95,7 +95,7 @@ def bench_gateway(
 
 @app.command("routing", short_help="Admission and decision beside a plain sort.")
 def bench_routing(json_file: JsonFileOption = None) -> None:
-    """Time admission and decision with 3, 30 and 300 candidates."""
+    """Time admission and decision with 3, 10 and 30 candidates."""
     _run_module("bench.bench_routing", json_file)
 
 
