@@ -1,11 +1,12 @@
 """What a call upstream costs in CPU: `providers.transport` beside the clients it could be.
 
-Run as `python -m bench.upstream_client [--requests N] [--json FILE]`. The upstream (`bench.canned_upstream`)
-runs in a process of its own on the other core. Each client POSTs 1 KiB of JSON over one kept connection
-and reads the whole answer; the rounds of the clients alternate, so that a noisy neighbour meets all
-of them. Printed: median CPU time per request (user and system, this process alone), and its ratio to
-aiohttp's own client. `bare loop` is the least that Python can do: a protocol that looks for the end
-of the head by hand.
+Run as `python -m bench.upstream_client [--connections N] [--json FILE]`. The upstream
+(`bench.canned_upstream`) runs in a process of its own on the other core. Each client POSTs 1 KiB
+of JSON over kept connections, so many at a time as `--connections` says, and reads the whole
+answer; the rounds of the clients alternate, so that a noisy neighbour meets all of them. Printed:
+median CPU time per request (user and system, this process alone), and its ratio to aiohttp's own
+client. `bare loop` is the least that Python can do: a protocol that looks for the end of the head
+by hand.
 """
 
 from __future__ import annotations
@@ -65,19 +66,26 @@ class _BareProtocol(asyncio.Protocol):
 
 @asynccontextmanager
 async def bare_loop(url: URL):
-    """The least: one connection, one write, one search for the end of the head."""
+    """The least: one write, one search for the end of the head."""
     loop = asyncio.get_running_loop()
-    _, protocol = await loop.create_connection(_BareProtocol, url.host, url.port)
+    idle: list[_BareProtocol] = []
     text = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
     start = f"POST {url.raw_path} HTTP/1.1\r\nhost: {url.host}\r\n{text}content-length: "
 
     async def post(body: bytes) -> int:
+        if idle:
+            protocol = idle.pop()
+        else:
+            _, protocol = await loop.create_connection(_BareProtocol, url.host, url.port)
         protocol.waiter = loop.create_future()
         protocol.transport.write(f"{start}{len(body)}\r\n\r\n".encode() + body)
-        return len(await protocol.waiter)
+        answer = await protocol.waiter
+        idle.append(protocol)
+        return len(answer)
 
     yield post
-    protocol.transport.close()
+    for protocol in idle:
+        protocol.transport.close()
 
 
 @asynccontextmanager
@@ -117,19 +125,30 @@ CLIENTS = {
 }
 
 
-async def measure(url: URL, *, requests: int, rounds: int) -> dict[str, list[float]]:
-    """CPU microseconds per request, by client, one figure per round."""
+async def many(post: Post, *, requests: int, connections: int) -> None:
+    """Send requests, so many at a time."""
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 960}]}).encode()
+
+    async def some() -> None:
+        for _ in range(requests // connections):
+            await post(body)
+
+    await asyncio.gather(*(some() for _ in range(connections)))
+
+
+async def measure(
+    url: URL, *, requests: int, rounds: int, connections: int
+) -> dict[str, list[float]]:
+    """CPU microseconds per request, by client, one figure per round."""
     found: dict[str, list[float]] = {name: [] for name in CLIENTS}
     for _ in range(rounds):
         for name, client in CLIENTS.items():
             async with client(url) as post:
-                for _ in range(200):
-                    await post(body)
+                await many(post, requests=10 * connections, connections=connections)
                 before = time.process_time()
-                for _ in range(requests):
-                    await post(body)
-                found[name].append((time.process_time() - before) / requests * 1e6)
+                await many(post, requests=requests, connections=connections)
+                spent_s = time.process_time() - before
+                found[name].append(spent_s / (requests // connections * connections) * 1e6)
     return found
 
 
@@ -138,6 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure clients for upstream calls.")
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
@@ -149,7 +169,14 @@ def main() -> None:
         os.sched_setaffinity(upstream.pid, {cores[-1]})
         os.sched_setaffinity(0, {cores[0]})
         url = URL(f"http://127.0.0.1:{int(upstream.stdout.readline())}/v1/chat/completions")
-        found = uvloop.run(measure(url, requests=options.requests, rounds=options.rounds))
+        found = uvloop.run(
+            measure(
+                url,
+                requests=options.requests,
+                rounds=options.rounds,
+                connections=options.connections,
+            )
+        )
     finally:
         upstream.terminate()
         upstream.wait()

@@ -9,6 +9,7 @@ out of it for speed, is in `docs/decisions/0001-raw-asgi-and-aiohttp.md`.
 from providers.transport.client import Transport
 from providers.transport.exchange import Exchange
 from providers.transport.options import ANSWER_MAX_BYTES, ERROR_BODY_MAX_BYTES, TransportOptions
+from providers.transport.tls import client_context
 
 __all__ = [
     "ANSWER_MAX_BYTES",
@@ -16,4 +17,5 @@ __all__ = [
     "Exchange",
     "Transport",
     "TransportOptions",
+    "client_context",
 ]

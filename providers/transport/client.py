@@ -84,7 +84,7 @@ class Transport:
         loop = asyncio.get_running_loop()
         target = self._targets.get(url) or self._add_target(url)
         pieces = (body,) if isinstance(body, bytes) else body
-        size_bytes = sum(map(len, pieces))
+        size_bytes = len(body) if isinstance(body, bytes) else sum(map(len, pieces))
         head = target.head.encode(headers, size_bytes)
         now = loop.time()
         total_at = now + deadlines.total_s

@@ -135,12 +135,16 @@ class Exchange:
             ConnectionLost: The connection broke.
             BadWire: The body's framing or compression is broken.
         """
+        if self._was_cut:
+            await asyncio.sleep(0)  # the rest is here already, and others wait for the loop
+        if self._is_here:
+            part = self._reader.read_nowait(_READ_BYTES_MAX)
+            self._was_cut = len(part) == _READ_BYTES_MAX
+            return part
         if self._has_content and not self._has_finished:
             self._wait_at = self._loop.time() + self._between_tokens_s
         self._watch.move(min(self._wait_at, self._total_at))
         try:
-            if self._was_cut:
-                await asyncio.sleep(0)  # the rest is here already, and others wait for the loop
             part = await self._reader.read(_READ_BYTES_MAX)
         except Expired:
             if self._has_finished:
@@ -168,6 +172,12 @@ class Exchange:
             BadWire: The body is longer than `max_bytes`.
             DeliveryError: As `read`.
         """
+        if self._is_here:
+            # The usual answer, which came in one packet with its head.
+            whole = self._reader.read_nowait()
+            if len(whole) <= max_bytes or cuts:
+                return whole[:max_bytes]
+            raise BadWire(f"The answer exceeds {max_bytes} bytes.")
         parts: list[bytes] = []
         size_bytes = 0
         while part := await self.read():
@@ -190,6 +200,11 @@ class Exchange:
             size_bytes += len(part)
             if size_bytes > ERROR_BODY_MAX_BYTES:
                 return
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether all that is still to be read has arrived."""
+        return self._reader.is_eof() and self._reader.exception() is None
 
     def _timeout_error(self) -> ProviderError:
         if self._loop.time() >= self._total_at:

@@ -44,6 +44,11 @@ class Handler(ResponseHandler):
         if self.on_lost is not None:
             self.on_lost()
 
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Go on after a pause; aiohttp's reader asks for it at each part that it hands out."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
     def resume_writing(self) -> None:
         """Go on with a body that the upstream was too slow for."""
         super().resume_writing()

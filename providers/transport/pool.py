@@ -84,6 +84,13 @@ class Line:
             return False
         return idle_s < _LOOK_AFTER_S or not _is_readable(transport)
 
+    def has_unsent(self) -> bool:
+        """Whether a request was answered before all of it was sent."""
+        upload, self.handler.upload = self.handler.upload, None
+        if upload is None:
+            return False
+        return not upload.is_done or self.transport.get_write_buffer_size() > 0
+
     def note_answer(self, headers: Mapping[str, str]) -> None:
         """Learn from the first answer: how long the upstream waits, and its TLS session."""
         self.was_used = True
@@ -174,7 +181,7 @@ class Pool:
         now = line.idle_at = self._loop.time()
         if line not in self._lines:
             return
-        if now >= line.expires_at or not line.handler.is_clean:
+        if now >= line.expires_at or line.handler.should_close or line.has_unsent():
             self.discard(line)
             return
         waiter = self._next_waiter()

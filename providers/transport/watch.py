@@ -26,20 +26,20 @@ class Watch:
             assigned.
     """
 
-    __slots__ = ("_handle", "_loop", "expires_at", "target")
+    __slots__ = ("_fires_at", "_handle", "_loop", "expires_at", "target")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, target: Waits, expires_at: float) -> None:
         self._loop = loop
         self.target = target
-        self.expires_at = expires_at
+        self.expires_at = self._fires_at = expires_at
         self._handle = loop.call_at(expires_at, self._fire)
 
     def move(self, expires_at: float) -> None:
         """Set the deadline; only an earlier one than the timer's touches the loop."""
         self.expires_at = expires_at
-        if expires_at < self._handle.when():
+        if expires_at < self._fires_at:
             self._handle.cancel()
-            self._handle = self._loop.call_at(expires_at, self._fire)
+            self._arm()
 
     def stop(self) -> None:
         """Forget the deadline."""
@@ -47,6 +47,10 @@ class Watch:
 
     def _fire(self) -> None:
         if self._loop.time() < self.expires_at:
-            self._handle = self._loop.call_at(self.expires_at, self._fire)
+            self._arm()
         else:
             self.target.set_exception(Expired())
+
+    def _arm(self) -> None:
+        self._fires_at = self.expires_at
+        self._handle = self._loop.call_at(self.expires_at, self._fire)

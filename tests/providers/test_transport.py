@@ -6,32 +6,19 @@ import asyncio
 import ssl
 
 import pytest
-from yarl import URL
 
 from providers.contract import AttemptFacts, Deadlines
 from providers.errors import BadWire, NotSent, TotalTimeout
 from providers.transport import Transport, TransportOptions
+from tests.providers.transport_harness import BACKENDS, fetch
 from tests.support.scripted_upstream import Answer, ScriptedUpstream, Step, Wire
 
 pytestmark = pytest.mark.anyio
 
-LIMITS = Deadlines(connect_s=2, first_token_s=5, between_tokens_s=5, total_s=10)
 
-
-async def fetch(
-    transport: Transport,
-    url: str,
-    *,
-    facts: AttemptFacts | None = None,
-    body: bytes = b'{"model":"m"}',
-    max_bytes: int = 10_000,
-    limits: Deadlines = LIMITS,
-) -> tuple[int, bytes, dict[str, str]]:
-    exchange = await transport.send(
-        URL(url), headers={}, body=body, deadlines=limits, facts=facts or AttemptFacts()
-    )
-    async with exchange:
-        return exchange.status, await exchange.read_all(max_bytes=max_bytes), dict(exchange.headers)
+@pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return request.param
 
 
 async def test_only_configured_origins_are_called() -> None:
