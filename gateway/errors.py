@@ -180,7 +180,7 @@ class UpstreamFailed(GatewayError):
 
 
 class UpstreamTimedOut(UpstreamFailed):
-    """Every attempt failed, the last one by a deadline."""
+    """Every attempt failed, the last one by a deadline, or the request's whole time is over."""
 
 
 class InternalFault(GatewayError):

@@ -79,6 +79,9 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     ),
 }
 
+RETRY_AFTER_DEFAULT_S = 1.0
+"""Named where nobody knows better: whoever may come back is told when."""
+
 RETRY_AFTER_S_MAX = 3600
 """Longer waits are reported as this one: a client should come back and see."""
 
@@ -120,8 +123,9 @@ def error_headers(error: errors.GatewayError) -> list[tuple[bytes, bytes]]:
     """Headers that an error adds: how long to wait, who limits, whether SDKs may repeat it."""
     row = row_of(error)
     headers: list[tuple[bytes, bytes]] = []
-    if error.retry_after_s is not None and row.status in {429, 503}:
-        wait_s = min(max(error.retry_after_s, 0.0), RETRY_AFTER_S_MAX)
+    if row.status in {429, 503}:
+        asked_s = RETRY_AFTER_DEFAULT_S if error.retry_after_s is None else error.retry_after_s
+        wait_s = min(max(asked_s, 0.0), RETRY_AFTER_S_MAX)
         headers.append((b"retry-after", str(math.ceil(wait_s)).encode()))
         headers.append((b"retry-after-ms", str(math.ceil(wait_s * 1000)).encode()))
     if row.limited_by:
