@@ -13,6 +13,9 @@ from bench.gateway.goals import FAREWAY, Summaries, added_ms, case_of, ratio, ve
 from bench.gateway.run import Results
 
 
+LOAD_IS_FULL = 0.97
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """A column of a table.
@@ -207,6 +210,8 @@ def _oddities(summary: Summary) -> list[tuple[str, str]]:
             found.append((name, f"{case.failed:,.0f} requests failed {case.error_sample[:120]}"))
         if case.foreign_cpu_share > 0.2:
             found.append((name, f"others used {case.foreign_cpu_share:.2f} cores meanwhile"))
+        if case.load_core_share > LOAD_IS_FULL:
+            found.append((name, "load and upstream filled their core: the target may do more"))
         if case.stalls:
             late = f"the loop was over 5 ms late {case.stalls:g} times"
             found.append((name, f"{late}, {case.stalls_computing:g} of them computing"))
