@@ -239,7 +239,11 @@ class OpenAiCompatibleProvider:
         headers = self._stream_headers if request.is_stream else self._whole_headers
         # Source: OpenAI, "Debugging requests" (2026-11): the caller's own id of a request. A number
         # that means nothing outside our ledger, so servers that do not know it lose nothing.
-        return {**headers, "x-client-request-id": facts.attempt_id} if facts.attempt_id else headers
+        if facts.attempt_id:
+            headers = {**headers, "x-client-request-id": facts.attempt_id}
+        if facts.traceparent is not None:
+            headers = {**headers, "traceparent": facts.traceparent}
+        return headers
 
     def _request_id(self, headers: Mapping[str, str]) -> str | None:
         return next(
@@ -385,7 +389,7 @@ class _WholeReader:
         context: ErrorContext,
     ) -> None:
         self.is_over = False
-        self.faults: dict[str, int] = {}
+        self.faults: Mapping[str, int] = {}
         self._request = request
         self._body = _Body(exchange)
         self._facts = facts
@@ -407,8 +411,7 @@ class _WholeReader:
             token_limit=token_limit(self._request),
         )
         self._facts.upstream_model = answer.upstream_model
-        if answer.repairs:
-            self.faults["tool_call"] = answer.repairs
+        self.faults = answer.faults
         return [answer.event]
 
 

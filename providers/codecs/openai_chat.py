@@ -8,11 +8,13 @@ Source: OpenAI API reference, chat completions (2026-11).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from providers.codecs.finish_reasons import finish_word
 from providers.codecs.openai_usage import report_from
 from providers.codecs.tool_calls import ToolCallRepair
 from providers.contract import ChatRequest, UsageReport, WholeAnswer
@@ -86,12 +88,12 @@ class DecodedAnswer:
     Attributes:
         event: The answer for the relay.
         upstream_model: The model name in it, None when it gave none.
-        repairs: Tool calls that had to be put right.
+        faults: Deviations from the wire that were put right, by kind.
     """
 
     event: WholeAnswer
     upstream_model: str | None
-    repairs: int
+    faults: Mapping[str, int]
 
 
 def build_body(
@@ -180,7 +182,7 @@ def decode_answer(
         raise BadWire(f"The answer of {deployment} holds no choices.")
     usage = _usage(answer)
     is_cut = bool(usage and token_limit and usage.usage.output_tokens >= token_limit)
-    raw, repairs = _with_repaired_calls(body, answer.choices, call_id_prefix, is_cut=is_cut)
+    raw, faults = _put_right(body, answer.choices, call_id_prefix, is_cut=is_cut)
     return DecodedAnswer(
         event=WholeAnswer(
             raw=raw,
@@ -189,7 +191,7 @@ def decode_answer(
             has_content=any(_has_content(choice.message) for choice in answer.choices),
         ),
         upstream_model=text_of(answer.model),
-        repairs=repairs,
+        faults=faults,
     )
 
 
@@ -265,28 +267,39 @@ def _usage(answer: _Answer) -> UsageReport | None:
     return report_from(raw, is_alone=False, frame=None)
 
 
-def _with_repaired_calls(
+def _put_right(
     body: bytes, choices: list[_Choice], prefix: str, *, is_cut: bool
-) -> tuple[bytes, int]:
-    """The answer with its tool calls put right; a call cut by the limit ends as `length`."""
+) -> tuple[bytes, dict[str, int]]:
+    """The answer with calls and finish reasons put right, and what was; `choices` follow suit."""
     edits: dict[int, dict[str, bytes]] = {}
-    repairs = 0
+    faults: Counter[str] = Counter()
     for position, choice in enumerate(choices):
-        if choice.message is None or bytes(choice.message.tool_calls) in EMPTY_VALUES:
-            continue
         repair = ToolCallRepair(id_prefix=f"{prefix}{position}_", is_stream=False)
-        try:
-            repaired = repair.repair(bytes(choice.message.tool_calls))
-        except msgspec.ValidationError as fault:
-            raise BadWire("The answer's tool calls are not a list of calls.") from fault
-        if repaired is not None:
-            edits.setdefault(position, {})["tool_calls"] = repaired
-            repairs += repair.repairs
+        has_calls = (
+            choice.message is not None and bytes(choice.message.tool_calls) not in EMPTY_VALUES
+        )
+        if has_calls and choice.message is not None:
+            try:
+                repaired = repair.repair(bytes(choice.message.tool_calls))
+            except msgspec.ValidationError as fault:
+                raise BadWire("The answer's tool calls are not a list of calls.") from fault
+            if repaired is not None:
+                edits.setdefault(position, {})["tool_calls"] = repaired
+                faults["tool_call"] += repair.repairs
+        reason = choice.finish_reason
+        if not reason:
+            continue
+        choice.finish_reason = finish_word(reason, has_calls=has_calls)
         if is_cut and choice.finish_reason == "tool_calls" and repair.has_torn_arguments():
+            # A call that the limit cut off ends as `length`, whatever the server says.
             choice.finish_reason = "length"
-            edits.setdefault(position, {})["finish_reason"] = b'"length"'
-            repairs += 1
-    return (edit_choices(body, edits, inner="message") if edits else body), repairs
+            faults["torn_tool_call"] += 1
+        elif choice.finish_reason != reason:
+            faults["finish_reason"] += 1
+        if choice.finish_reason != reason:
+            word = msgspec.json.encode(choice.finish_reason)
+            edits.setdefault(position, {})["finish_reason"] = word
+    return (edit_choices(body, edits, inner="message") if edits else body), dict(faults)
 
 
 _NEUTRAL_VALUES: Mapping[str, frozenset[bytes]] = {

@@ -46,7 +46,7 @@ class ChatReads:
                     events.append(OpaqueRun(raw=read[at:end], count=count))
                     at = end
                     continue
-            end = runs.end_of_others(read, at)
+            end = runs.end_of_other(read, at)
             found = stream.decode(decoder.feed(read[at:end]))
             if found and isinstance(last := found[-1], OpaqueDelta) and not runs.is_given_up:
                 runs.learn(last.raw)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from providers.codecs.finish_reasons import finish_word
 from providers.codecs.openai_chat import (
     EMPTY_VALUES,
     NULL,
@@ -99,7 +100,7 @@ class ChatStream:
     _finished: set[int] = field(default_factory=set[int])
     _repairs: dict[int, ToolCallRepair] = field(default_factory=dict[int, ToolCallRepair])
     _seen: set[int] = field(default_factory=set[int])
-    _held: tuple[int, bytes] | None = None
+    _held: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
 
     @property
     def is_finished(self) -> bool:
@@ -211,33 +212,32 @@ class ChatStream:
         for position, choice in enumerate(choices):
             delta, index = choice.delta, choice.index or 0
             self._seen.add(index)
+            edit: dict[str, bytes] = {}
             if delta is not None and bytes(delta.tool_calls) not in EMPTY_VALUES:
                 has_calls = True
-                self._repair_calls(index, delta.tool_calls, edits.setdefault(position, {}))
+                self._repair_calls(index, delta.tool_calls, edit)
             elif delta is not None:
                 has_text |= delta.has_content()
             if choice.finish_reason == "error":
                 self._fail(data)
-            elif choice.finish_reason and index in self._finished:
-                # OpenRouter repeats the finish beside the usage.
-                edits.setdefault(position, {})["finish_reason"] = b"null"
             elif choice.finish_reason:
-                finished.append((index, choice.finish_reason))
+                self._take_reason(index, choice.finish_reason, edit, finished)
+            if edit:
+                edits[position] = edit
         if self.failure is not None:
             return
         report = report_from(raw_usage, is_alone=True, frame=None)
         if len(finished) == len(choices) == 1 and self._may_be_cut(*finished[0]):
             if report is None and not (has_calls or has_text):
                 self._finished.add(finished[0][0])
-                self._held = (finished[0][0], data)
+                self._held.append((finished[0][0], edit_choices(data, edits, inner="delta")))
                 return
             if report is not None and self._is_cut(report):
-                edits.setdefault(0, {})["finish_reason"] = b'"length"'
+                edits[0] = {**edits.get(0, {}), "finish_reason": b'"length"'}
                 self._count("torn_tool_call")
                 finished = [(finished[0][0], "length")]
         if report is not None:
             self._release_held(events, report)
-        edits = {position: edit for position, edit in edits.items() if edit}
         if edits and not (has_calls or has_text or finished):
             self._count("repeated_finish")
             if report is None:
@@ -253,6 +253,20 @@ class ChatStream:
             report=report,
             has_choices=bool(choices),
         )
+
+    def _take_reason(
+        self, index: int, reason: str, edit: dict[str, bytes], finished: list[tuple[int, str]]
+    ) -> None:
+        """A choice ended: once, and in OpenAI's words."""
+        if index in self._finished:
+            # OpenRouter repeats the finish beside the usage.
+            edit["finish_reason"] = b"null"
+            return
+        word = finish_word(reason, has_calls=index in self._repairs)
+        finished.append((index, word))
+        if word != reason:
+            edit["finish_reason"] = b'"' + word.encode() + b'"'
+            self._count("finish_reason")
 
     def _emit(
         self,
@@ -295,17 +309,16 @@ class ChatStream:
         return self.token_limit is not None and report.usage.output_tokens >= self.token_limit
 
     def _release_held(self, events: list[Event], report: UsageReport | None = None) -> None:
-        """Hand on a finish that waited for the usage, which tells whether the limit was hit."""
-        if self._held is None:
-            return
-        (index, data), self._held = self._held, None
-        reason = "tool_calls"
-        if report is not None and self._is_cut(report):
-            reason = "length"
-            data = edit_choices(data, {0: {"finish_reason": b'"length"'}}, inner="delta")
-            self._count("torn_tool_call")
-        self.has_content = True
-        events.append(Finished(reason=reason, index=index, raw=data))
+        """Hand on finishes that waited for the usage, which tells whether the limit was hit."""
+        for index, data in self._held:
+            reason = "tool_calls"
+            if report is not None and self._is_cut(report):
+                reason = "length"
+                data = edit_choices(data, {0: {"finish_reason": b'"length"'}}, inner="delta")
+                self._count("torn_tool_call")
+            self.has_content = True
+            events.append(Finished(reason=reason, index=index, raw=data))
+        self._held.clear()
 
     def _repair_calls(self, index: int, raw: msgspec.Raw, edit: dict[str, bytes]) -> None:
         repair = self._repairs.get(index)

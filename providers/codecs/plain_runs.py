@@ -29,6 +29,8 @@ _TRIALS_MAX = 12
 """Frames of one stream that may fail to become a template before the search is given up."""
 
 _MISSES_MAX = 32
+"""Frames beside a template that held, less those that fitted it, before it is given up too."""
+
 _TEMPLATE_BYTES_MAX = 4096
 _ONE_TEXT_BYTES_MAX = 256
 
@@ -109,17 +111,15 @@ class PlainRuns:
             break
         return good
 
-    def end_of_others(self, read: bytes, at: int) -> int:
-        """How far to decode frame by frame before it is worth looking for a run again."""
+    def end_of_other(self, read: bytes, at: int) -> int:
+        """Where the event ends that starts here and has to be decoded; the rest, once given up."""
         if self._is_proven:
             self._misses += 1
-            self.is_given_up = self._misses > _MISSES_MAX
-            found = read.find(_END + self._head, at)
         else:
             self._trials += 1
-            self.is_given_up = self._trials > _TRIALS_MAX
-            found = read.find(_END, at)
-        return len(read) if found < 0 or self.is_given_up else found + len(_END)
+        self.is_given_up = self._misses > _MISSES_MAX or self._trials > _TRIALS_MAX
+        found = -1 if self.is_given_up else read.find(_END, at)
+        return len(read) if found < 0 else found + len(_END)
 
     def learn(self, data: bytes) -> None:
         """Make a template of the JSON of a frame that was decoded as content."""

@@ -1,6 +1,7 @@
 """Golden wire files: what an upstream sent, beside the events that it means.
 
-`NAME.sse` holds the bytes, `NAME.json` the events and how the stream ended.
+`NAME.sse` holds the bytes. `NAME.json` holds the events and how the stream ended, as our codec
+gives them, and in `means` what a reader of the bytes finds in them, written by hand.
 """
 
 from __future__ import annotations
@@ -95,3 +96,13 @@ def plain(event: Event) -> dict[str, Any]:
 def expected(name: str) -> dict[str, Any]:
     """What `NAME.sse` means."""
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def wire_of(name: str) -> bytes:
+    """The bytes of `NAME.sse`."""
+    return (FOLDER / f"{name}.sse").read_bytes()
+
+
+def choices_of(name: str) -> int:
+    """How many choices the client of `NAME.sse` had asked for."""
+    return expected(name).get("choices", 1)

@@ -222,7 +222,7 @@ async def test_repairs_are_counted_and_reach_the_client() -> None:
     call_frame = 'data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"name":"f","arguments":"{}"}}]}}]}\n\n'
     async with running(wire(call_frame, FINISH, END)) as (provider, _):
         outcome = await call(provider)
-        assert provider.wire_faults == {"tool_call": 1}
+        assert provider.wire_faults == {"tool_call": 1, "finish_reason": 1}
     [event] = [event for event in outcome.events if isinstance(event, ToolCallDelta)]
     part = json.loads(event.raw)["choices"][0]["delta"]["tool_calls"][0]
     assert (part["id"], part["type"]) == ("call_r1_0_0", "function")

@@ -188,7 +188,7 @@ def test_tool_calls_without_id_or_type_get_them() -> None:
         {"function": {"name": "f", "arguments": "{}"}, "id": "call_0_0", "type": "function"},
         {"id": "b", "type": "function", "function": {"name": "g", "arguments": '{"p": 1}'}},
     ]
-    assert found.repairs == 2
+    assert found.faults == {"tool_call": 2, "finish_reason": 1}
 
 
 def test_a_tool_call_cut_by_the_limit_says_so() -> None:
