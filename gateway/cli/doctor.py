@@ -337,7 +337,7 @@ async def check_gateway(loaded: LoadedConfig) -> Check:
 
 
 def judge_status(status: ServiceStatus) -> Check:
-    """Broken when an engine is neither ready nor on its way."""
+    """Broken when an engine is neither ready nor on its way, or the files were not taken."""
     faults = [
         f"{name}: {state}"
         for name, state in status.engines.items()
@@ -345,10 +345,13 @@ def judge_status(status: ServiceStatus) -> Check:
     ]
     processes = ", ".join(f"{name} {pid}" for name, pid in status.pids.items())
     engines = "; ".join(faults) or ", ".join(f"{n} {s}" for n, s in status.engines.items())
+    detail = f"{status.url}; processes {processes}; engines: {engines or 'none'}"
+    if status.reload_fault:
+        detail += f"; the configuration on disk was not taken: {status.reload_fault}"
     return Check(
         name="gateway",
-        verdict=Verdict.BROKEN if faults else Verdict.OK,
-        detail=f"{status.url}; processes {processes}; engines: {engines or 'none'}",
+        verdict=Verdict.BROKEN if faults or status.reload_fault else Verdict.OK,
+        detail=detail,
         facts=msgspec.structs.asdict(status),
     )
 

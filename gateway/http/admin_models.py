@@ -235,6 +235,10 @@ class StatusAnswer(AdminModel):
         description="Measured speed per local deployment; quotes are made from it."
     )
     keys_revision: int
+    config_digest: str = Field(description="Of the configuration that new connections get.")
+    reload_fault: str = Field(
+        description="Why the configuration on disk is not the one in service; empty when it is."
+    )
     ledger: Mapping[str, int | str] | None = Field(description="Null while it is away.")
     ledger_fault: str = Field(description="Why the ledger is away, empty when it is not.")
 

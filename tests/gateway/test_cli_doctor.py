@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from gateway.channel import RemoteError, method
@@ -229,6 +230,13 @@ def test_the_running_gateway_is_asked(loaded, tmp_path, engines, verdict, said):
     assert found.verdict is verdict
     assert said in found.detail
     assert "http://127.0.0.1:8642; processes supervisor 7" in found.detail
+
+
+def test_a_configuration_that_was_not_taken_is_a_fault_with_its_reason():
+    refused = msgspec.structs.replace(status_of({}), reload_fault="f.yaml:3: port: unknown key")
+    found = doctor.judge_status(refused)
+    assert found.verdict is Verdict.BROKEN
+    assert "not taken: f.yaml:3: port: unknown key" in found.detail
 
 
 def test_a_gateway_that_does_not_run_is_no_fault(loaded):

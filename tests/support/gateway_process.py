@@ -212,6 +212,10 @@ class GatewayProcess:
         _kill(pids)
         return pids
 
+    def kill_pids(self, pids: list[int]) -> None:
+        """SIGKILL these processes and return when they are gone."""
+        _kill(pids)
+
     def kill_supervisor(self) -> None:
         """SIGKILL the supervisor alone, and return when nobody listens on the port any more.
 
