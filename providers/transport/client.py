@@ -13,9 +13,11 @@ from yarl import URL
 from providers.contract import AttemptFacts, Deadlines
 from providers.errors import (
     BadWire,
+    ConnectionLost,
     FirstTokenTimeout,
     NotSent,
     ProviderError,
+    StaleConnection,
     TotalTimeout,
 )
 from providers.transport.exchange import Exchange, read_error
@@ -31,6 +33,8 @@ _WHOLE_BYTES_MAX = 64 * 1024
 
 _READ_BUFFER_BYTES = 64 * 1024
 _DNS_TTL_S = 30
+_STALE_S = 1.0
+"""A kept connection that the upstream had given up ends this soon after a request went out."""
 
 
 class _Target:
@@ -115,7 +119,7 @@ class Transport:
             if isinstance(fault, Expired):
                 raise _head_timeout(is_total=loop.time() >= total_at) from None
             if isinstance(fault, aiohttp.ClientError | OSError | HttpProcessingError):
-                raise read_error(fault) from fault
+                raise _head_error(fault, line, waited_s=loop.time() - now) from fault
             raise
         facts.status = message.code
         return Exchange(
@@ -147,7 +151,7 @@ class Transport:
         """
         origin = url.origin()
         if origin not in self._origins:
-            raise NotSent(f"The host {url.host} is not configured for this provider.")
+            raise NotSent("The address is not configured for this provider.")
         options = self._options
         if self._connector is None:
             self._connector = Connector(options, dns_ttl_s=_DNS_TTL_S)
@@ -205,6 +209,24 @@ def _check_coding(message: RawResponseMessage) -> None:
             raise BadWire(
                 f"The upstream's answer is compressed in an unknown way: {coding[:40]!r}."
             )
+
+
+def _head_error(fault: Exception, line: Line, *, waited_s: float) -> ProviderError:
+    """What a break before the answer's head means.
+
+    Args:
+        fault: From aiohttp or the socket.
+        line: Where.
+        waited_s: Since the request began to go out.
+    """
+    error = read_error(fault)
+    is_untouched = not isinstance(fault, aiohttp.ServerDisconnectedError) or isinstance(
+        fault.message, str
+    )  # else it is the part of an answer
+    is_lost = type(error) is ConnectionLost
+    if is_lost and line.was_used and is_untouched and waited_s < _STALE_S:
+        return StaleConnection("The upstream closed a kept connection as it was used.")
+    return error
 
 
 def _head_timeout(*, is_total: bool) -> ProviderError:
