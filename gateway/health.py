@@ -88,6 +88,8 @@ class HealthBoard:
 
     def domain_of(self, deployment: str) -> str:
         """The failure domain of a deployment: its quota group, else itself."""
+        if not self.quota_groups:
+            return deployment  # asked for each request
         group = self.quota_groups.get(deployment.partition("/")[0])
         return deployment if group is None else f"quota group {group}"
 
