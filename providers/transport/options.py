@@ -10,6 +10,10 @@ from aiohttp.abc import AbstractResolver
 ERROR_BODY_MAX_BYTES = 64 * 1024
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
 
+KEEP_ALIVE_S = {"http": 4.0, "https": 30.0}
+"""By scheme. Plain HTTP is a server of one's own: most run under uvicorn or Node, which close after
+5 s. Vendors' load balancers wait 60 s and more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportOptions:
@@ -19,8 +23,9 @@ class TransportOptions:
         connections_max: Connections open at once, per origin.
         waiting_max: Requests that may wait for one of them, each within its connect deadline; one
             more is refused at once.
-        keep_alive_s: How long an idle connection is kept; shorter where the upstream announces
-            less. It should be below the upstream's own limit, or requests meet a closing socket.
+        keep_alive_s: How long an idle connection is kept, None for `KEEP_ALIVE_S`; shorter where
+            the upstream announces less. It should be below the upstream's own limit, or requests
+            meet a closing socket.
         connection_age_max_s: A connection older than this is not used again, so that a changed
             address is noticed.
         proxy: A forward proxy's URL, None for direct connections; the environment is never read.
@@ -36,7 +41,7 @@ class TransportOptions:
 
     connections_max: int = 1000
     waiting_max: int = 1000
-    keep_alive_s: float = 30.0
+    keep_alive_s: float | None = None
     connection_age_max_s: float = 600.0
     proxy: str | None = None
     proxy_credentials: str | None = field(default=None, repr=False)

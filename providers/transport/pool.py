@@ -22,7 +22,7 @@ from yarl import URL
 from providers.errors import NotSent
 from providers.transport.handler import Handler
 from providers.transport.head import basic_credentials
-from providers.transport.options import TransportOptions
+from providers.transport.options import KEEP_ALIVE_S, TransportOptions
 from providers.transport.tls import ResumingContext
 
 _LOOK_AFTER_S = 0.25
@@ -228,7 +228,9 @@ class Pool:
         line = Line(
             connection,
             handler,
-            keep_alive_s=options.keep_alive_s,
+            keep_alive_s=KEEP_ALIVE_S[self._origin.scheme]
+            if options.keep_alive_s is None
+            else options.keep_alive_s,
             expires_at=self._loop.time() + options.connection_age_max_s,
         )
         self._lines.add(line)

@@ -85,4 +85,4 @@ def client_context(
 
 
 def _no_password() -> str:
-    raise ssl.SSLError("the key is encrypted; give one that is not")
+    raise ssl.SSLError(ssl.SSL_ERROR_SSL, "the key is encrypted; give one that is not")
