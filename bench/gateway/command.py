@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from rich.console import Console
 
 from bench.gateway import soak, stages
@@ -15,6 +19,20 @@ WIDTH_MIN = 150
 """A narrower terminal wraps; a table cut in columns cannot be read."""
 
 
+@contextmanager
+def _ending_cleanly() -> Generator[None]:
+    """Let a SIGTERM end what was started too, as a Ctrl-C does."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run_bench(options: Options) -> None:
     """Measure every target, print the tables, write the file.
 
@@ -22,7 +40,8 @@ def run_bench(options: Options) -> None:
         BenchFault: A ledger does not hold what the upstream counted, or nothing can be measured.
     """
     console = _console()
-    results = run(options)
+    with _ending_cleanly():
+        results = run(options)
     budget = stages.measure(core=results.conditions.gateway_core)
     show(results, console=console)
     stages.show(budget, console=console)
@@ -51,13 +70,14 @@ def run_soak(options: Options, *, requests: int, seed: int) -> None:
     Raises:
         BenchFault: Memory grew, a request failed, or the ledger is wrong.
     """
-    result = soak.soak(
-        conditions_of(options),
-        state=options.state or cache_folder() / "runs",
-        requests=requests,
-        seed=seed,
-        say=say,
-    )
+    with _ending_cleanly():
+        result = soak.soak(
+            conditions_of(options),
+            state=options.state or cache_folder() / "runs",
+            requests=requests,
+            seed=seed,
+            say=say,
+        )
     path = options.json_file or result_path("gateway-soak")
     write(path, {**heading("gateway-soak"), **soak.record(result, seed=seed)})
     grown = ", ".join(f"{name} {share:.2%}" for name, share in result.growth.items())

@@ -140,13 +140,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> int:
         """Requests that should have been answered and were not; refusals are not among them."""
-        return (
-            self.non2xx
-            + self.socket_errors
-            + self.incomplete_streams
-            + self.stalled_conns
-            + self.undrained
-        )
+        return self.non2xx + self.socket_errors + self.incomplete_streams + self.undrained
 
 
 def run_load(plan: LoadPlan, *, core: int | None) -> tuple[LoadReport, float]:

@@ -12,7 +12,6 @@ from bench.gateway.figures import CaseFigures, Summary
 from bench.gateway.goals import FAREWAY, Summaries, added_ms, case_of, ratio, verdicts
 from bench.gateway.run import Results
 
-
 LOAD_IS_FULL = 0.97
 
 
