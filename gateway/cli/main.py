@@ -90,6 +90,11 @@ COMMANDS: tuple[LazyCommand, ...] = (
         help="Check the ledger.",
     ),
     LazyCommand(
+        name="bench",
+        target="gateway.cli.bench:app",
+        help="Measure this machine and Fareway on it.",
+    ),
+    LazyCommand(
         name="doctor",
         target="gateway.cli.doctor:doctor",
         help="Check this machine and this installation.",
