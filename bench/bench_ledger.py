@@ -32,8 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gateway.clock import system_clock
 from gateway.ledger import migrate
 from gateway.ledger.database import writing_engine
-from gateway.ledger.loader import Loader, LoaderLimits
+from gateway.ledger.loader import Loader
 from gateway.ledger.records import CostLine, Intent, Record, Settlement, encode
+from gateway.ledger.rounds import LoaderLimits
 from gateway.ledger.spool import Durability, SpoolLimits, SpoolWriter
 
 BURST = 64

@@ -40,11 +40,30 @@ def writing_engine(database_url: str, *, busy_s: float = BUSY_S) -> AsyncEngine:
     """An engine with one connection, whose transactions begin with the write lock."""
     path = sqlite_path(database_url)
     _make_private(path)
-    engine = create_async_engine(
-        f"sqlite+aiosqlite:///{path}", pool_size=1, max_overflow=0, connect_args={"timeout": busy_s}
-    )
+    # In the URL, so that `blocking_engine` finds it.
+    url = sa.URL.create("sqlite+aiosqlite", database=str(path), query={"timeout": str(busy_s)})
+    engine = create_async_engine(url, pool_size=1, max_overflow=0)
     prepare(engine.sync_engine, begin="BEGIN IMMEDIATE")
     return engine
+
+
+def blocking_engine(engine: AsyncEngine) -> sa.Engine:
+    """A twin of a writing engine for a thread, with a connection of its own, disposed of with it.
+
+    Each statement through an `AsyncEngine` costs two switches between threads; a round of the
+    loader has a dozen.
+    """
+    url = engine.url.set(drivername="sqlite")
+    blocking = sa.create_engine(
+        url, pool_size=1, max_overflow=0, connect_args={"check_same_thread": False}
+    )
+    prepare(blocking, begin="BEGIN IMMEDIATE")
+
+    def dispose(_engine: sa.Engine) -> None:
+        blocking.dispose()
+
+    event.listen(engine.sync_engine, "engine_disposed", dispose)
+    return blocking
 
 
 def reading_engine(database_url: str, *, busy_s: float = BUSY_S) -> AsyncEngine:

@@ -17,9 +17,10 @@ from gateway.clock import Clock
 from gateway.ledger import keys, migrate
 from gateway.ledger.database import BUSY_S, reading_engine, writing_engine
 from gateway.ledger.errors import DatabaseUnavailable
-from gateway.ledger.loader import Loader, LoaderLimits, LoaderStats
+from gateway.ledger.loader import Loader
 from gateway.ledger.recent import recent_requests
 from gateway.ledger.reports import spend_report
+from gateway.ledger.rounds import LoaderLimits, LoaderStats
 from gateway.ledger.verify import Verification, verify
 from gateway.ledger.views import RecentRequest, SpendQuery, SpendReport, StoredKey
 
@@ -155,7 +156,8 @@ class LedgerService:
 
     async def _write(self, run: Callable[[sa.Connection], T]) -> T:
         try:
-            async with self._writer.begin() as connection:
+            # Between two rounds of the loader, which would hold the database's lock.
+            async with self._loader.turn, self._writer.begin() as connection:
                 return await connection.run_sync(run)
         except OperationalError as error:
             raise DatabaseUnavailable(f"the database did not answer: {error.orig}") from error

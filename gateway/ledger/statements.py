@@ -19,6 +19,7 @@ from gateway.ledger import booking, roll_ups, schema
 
 IDS_MAX = 500
 """Values of every IN list; a shorter one is filled up with its last value."""
+CURSOR_COLUMNS = ("directory", "number", "offset_bytes", "session")
 INTENT_COLUMNS = ("event_id", "directory", "session", "at_us", "expires_at_us", "payload")
 
 
@@ -67,6 +68,22 @@ def delete_intents() -> str:
     """Close `IDS_MAX` events."""
     table = schema.attempt_intent
     return _text(sa.delete(table).where(_is_one_of(table)))
+
+
+@cache
+def add_cursor() -> str:
+    """A directory's first cursor, columns as in `CURSOR_COLUMNS`; none when there is one."""
+    return _text(_insert(schema.spool_cursor, CURSOR_COLUMNS).on_conflict_do_nothing())
+
+
+@cache
+def move_cursor() -> str:
+    """Set all but the directory where all are as given, columns as in `CURSOR_COLUMNS`."""
+    table = schema.spool_cursor
+    moved = sa.update(table).values(
+        {name: sa.bindparam(f"to_{name}") for name in CURSOR_COLUMNS[1:]}
+    )
+    return _text(moved.where(*(table.c[name] == sa.bindparam(name) for name in CURSOR_COLUMNS)))
 
 
 def id_lists(event_ids: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:

@@ -5,8 +5,7 @@ died or the intent expired first, a lost entry with nothing booked and the expos
 settlement still come after a lost entry, it becomes entry 1, once, and takes the lost one's place
 in every sum. Everything else with a known event id is a replay and changes nothing.
 
-A batch of thousands of records goes through four steps, so that the two that only compute can run
-in a thread: `batches.prepare`, `Store.look_up`, `batches.book` and `Store.write`.
+What needs no database is in `batches`: taking a batch apart and matching settlements to intents.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gateway.ledger.dimensions import Dimensions
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.records import Intent, decode
 from gateway.ledger.roll_ups import RollUps
-from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolRecords
+from gateway.ledger.spool_reader import Cursor
 
 
 class StaleCursor(LedgerError):
@@ -71,24 +70,13 @@ class Store:
         """Drop what a rollback took back; to be called after each."""
         self._dimensions.forget()
 
-    def apply(
-        self,
-        connection: sa.Connection,
-        entries: Sequence[SpoolRecords | SpoolDamage],
-        *,
-        now_us: int,
-    ) -> Applied:
-        """Book entries in one go; what cannot be booked goes to quarantine with the reason."""
-        batch = batches.prepare(entries)
-        self.look_up(connection, batch)
+    def apply(self, connection: sa.Connection, batch: Batch, *, now_us: int) -> Applied:
+        """Book a batch; entries that cannot be booked go to quarantine with the reason."""
+        self._look_up(connection, batch)
         changes = batches.book(batch, grace_s=self._grace_s)
-        return self.write(connection, changes, now_us=now_us)
+        return _write(connection, changes, now_us=now_us)
 
-    def book(self, batch: Batch) -> Changes:
-        """Turn a batch that was looked up into rows; needs no database."""
-        return batches.book(batch, grace_s=self._grace_s)
-
-    def look_up(self, connection: sa.Connection, batch: Batch) -> None:
+    def _look_up(self, connection: sa.Connection, batch: Batch) -> None:
         """Add to a batch what the database knows of its events, and the ids of its names."""
         settled_ids = {settlement.event_id for settlement, _, _ in batch.settlements}
         batch.known = _known_entries(connection, batch.intents.keys() | settled_ids)
@@ -96,18 +84,6 @@ class Store:
             batch.add_open(intent)
         for name in batch.names.values():
             name.ids = self._dimensions.of_intent(connection, name.intent)
-
-    def write(self, connection: sa.Connection, changes: Changes, *, now_us: int) -> Applied:
-        """Insert, roll up, open and close attempts, and keep aside what was refused."""
-        _insert_events(connection, changes.rows, changes.roll_ups)
-        _delete_intents(connection, changes.closed_ids)
-        if changes.opened:
-            connection.exec_driver_sql(statements.insert_intents(), changes.opened)
-        return Applied(
-            events=len(changes.rows),
-            replays=changes.replays,
-            quarantined=quarantine(connection, changes.refused, now_us=now_us),
-        )
 
     def close_lost(
         self, connection: sa.Connection, condition: sa.ColumnElement[bool], *, now_us: int
@@ -139,6 +115,19 @@ class Store:
         return (*booking.intent_values(intent, ids), 0, *lost)
 
 
+def _write(connection: sa.Connection, changes: Changes, *, now_us: int) -> Applied:
+    """Insert, roll up, open and close attempts, and keep aside what was refused."""
+    _insert_events(connection, changes.rows, changes.roll_ups)
+    _delete_intents(connection, changes.closed_ids)
+    if changes.opened:
+        connection.exec_driver_sql(statements.insert_intents(), changes.opened)
+    return Applied(
+        events=len(changes.rows),
+        replays=changes.replays,
+        quarantined=quarantine(connection, changes.refused, now_us=now_us),
+    )
+
+
 def load_cursors(connection: sa.Connection) -> dict[str, Cursor]:
     """How far each directory is loaded."""
     table = schema.spool_cursor
@@ -160,22 +149,13 @@ def move_cursor(
     Raises:
         StaleCursor: It does not stand at `before`; the transaction must be rolled back.
     """
-    table = schema.spool_cursor
-    values = {
-        "number": after.number,
-        "offset_bytes": after.offset_bytes,
-        "session": after.session,
-    }
+    to = (after.number, after.offset_bytes, after.session)
     if before is None:
-        added = connection.execute(
-            insert(table).values(directory=directory, **values).on_conflict_do_nothing()
-        )
-        is_moved = added.rowcount == 1
+        moved = connection.exec_driver_sql(statements.add_cursor(), (directory, *to))
     else:
-        moved = connection.execute(
-            sa.update(table).where(_stands_at(directory, before)).values(**values)
-        )
-        is_moved = moved.rowcount == 1
+        at = (directory, before.number, before.offset_bytes, before.session)
+        moved = connection.exec_driver_sql(statements.move_cursor(), (*to, *at))
+    is_moved = moved.rowcount == 1
     if not is_moved:
         raise StaleCursor(f"another loader reads {directory}")
 

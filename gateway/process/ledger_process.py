@@ -26,7 +26,7 @@ from gateway.channel import Channel, Method, RemoteError, method
 from gateway.clock import Clock, system_clock
 from gateway.ledger import errors
 from gateway.ledger.errors import LedgerError
-from gateway.ledger.loader import LoaderStats
+from gateway.ledger.rounds import LoaderStats
 from gateway.ledger.service import LedgerService
 from gateway.ledger.verify import Verification
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey

@@ -22,7 +22,7 @@ import anyio
 
 from gateway.clock import system_clock
 from gateway.ledger.errors import SpoolFull
-from gateway.ledger.loader import LoaderLimits
+from gateway.ledger.rounds import LoaderLimits
 from gateway.ledger.service import LedgerService
 from gateway.ledger.spool import Durability, SpoolLimits, SpoolWriter
 from tests.gateway.ledger_samples import intent, settlement

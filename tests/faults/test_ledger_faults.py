@@ -18,8 +18,9 @@ from gateway.clock import system_clock
 from gateway.ledger import schema
 from gateway.ledger.database import sqlite_path
 from gateway.ledger.errors import SpoolFull
-from gateway.ledger.loader import Loader, LoaderLimits
+from gateway.ledger.loader import Loader
 from gateway.ledger.reading import read_ledger
+from gateway.ledger.rounds import LoaderLimits
 from gateway.ledger.spool import Health
 from gateway.ledger.verify import verify
 from tests.gateway.ledger_samples import (

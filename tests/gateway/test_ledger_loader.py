@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from gateway.ledger import schema
 from gateway.ledger.columns import STATUS_CODES
 from gateway.ledger.dimensions import Dimensions
-from gateway.ledger.loader import Loader, LoaderLimits
+from gateway.ledger.loader import Loader
 from gateway.ledger.records import AttemptStatus
+from gateway.ledger.rounds import LoaderLimits
 from tests.gateway.ledger_samples import (
     PRICE_PICO,
     FakeClock,

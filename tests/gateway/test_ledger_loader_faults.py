@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.ledger import schema, segment
-from gateway.ledger.database import sqlite_path
+from gateway.ledger.database import blocking_engine, sqlite_path
 from gateway.ledger.errors import DatabaseUnavailable
-from gateway.ledger.loader import Loader, LoaderLimits
+from gateway.ledger.loader import Loader
 from gateway.ledger.records import encode
+from gateway.ledger.rounds import LoaderLimits, Rounds
 from gateway.ledger.schema import EVENT_PICO_USD_MAX
 from gateway.ledger.segment import encode_frame
 from tests.gateway.ledger_samples import (
@@ -270,12 +271,17 @@ async def test_no_spool_root_is_nothing_to_do(url, root, time):
         assert loader.stats.events == 0
 
 
-class Disturbed(Loader):
-    """A loader with a moment between its commit and its tidying."""
+def flush(rounds: Rounds) -> None:
+    while rounds.load():
+        pass
 
-    async def _tidy(self, chunks) -> None:
+
+class DisturbedRounds(Rounds):
+    """Rounds with a moment between commit and tidying."""
+
+    def _tidy(self, chunks, cursors) -> None:
         self.disturb()
-        await super()._tidy(chunks)
+        super()._tidy(chunks, cursors)
 
 
 async def test_a_writer_that_comes_before_the_directory_is_removed_keeps_it(url, root, time):
@@ -284,13 +290,15 @@ async def test_a_writer_that_comes_before_the_directory_is_removed_keeps_it(url,
     await writer.close()
     writers = []
     async with open_engine(url) as engine:
-        loader = Disturbed(engine, root, clock=time.clock)
+        loader = DisturbedRounds(
+            blocking_engine(engine), root, clock=time.clock, limits=LoaderLimits()
+        )
         loader.disturb = lambda: writers.append(open_spool(root / "w", session=2, clock=time.clock))
-        await loader.flush()
+        flush(loader)
         loader.disturb = lambda: None
         writers[0].append(intent(2))
         writers[0].append(settlement(2))
-        await loader.flush()
+        flush(loader)
         assert (await totals(engine))[0] == 2
     await writers[0].close()
 
@@ -300,7 +308,9 @@ async def test_what_a_writer_wrote_and_died_before_the_removal_is_not_removed(ur
     writer.append(intent(1))
     await writer.close()
     async with open_engine(url) as engine:
-        loader = Disturbed(engine, root, clock=time.clock)
+        loader = DisturbedRounds(
+            blocking_engine(engine), root, clock=time.clock, limits=LoaderLimits()
+        )
 
         def come_and_die() -> None:
             loader.disturb = lambda: None
@@ -310,7 +320,7 @@ async def test_what_a_writer_wrote_and_died_before_the_removal_is_not_removed(ur
             other._lock.release()
 
         loader.disturb = come_and_die
-        await loader.flush()
-        await loader.flush()
+        flush(loader)
+        flush(loader)
         assert (await totals(engine))[0] == 2
         assert not (root / "w").exists()

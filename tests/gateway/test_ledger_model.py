@@ -27,7 +27,8 @@ from hypothesis.stateful import (
 
 from gateway.ledger import schema, segment
 from gateway.ledger.database import writing_engine
-from gateway.ledger.loader import Loader, LoaderLimits
+from gateway.ledger.loader import Loader
+from gateway.ledger.rounds import LoaderLimits
 from gateway.ledger.verify import verify
 from tests.gateway.ledger_samples import (
     PRICE_PICO,

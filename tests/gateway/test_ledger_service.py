@@ -12,9 +12,9 @@ from gateway.clock import system_clock
 from gateway.ledger import migrate
 from gateway.ledger.database import sqlite_path
 from gateway.ledger.errors import DatabaseUnavailable
-from gateway.ledger.loader import LoaderLimits
 from gateway.ledger.reading import read_ledger
 from gateway.ledger.reports import spend_report
+from gateway.ledger.rounds import LoaderLimits
 from gateway.ledger.service import LedgerService
 from gateway.ledger.views import SpendQuery
 from tests.gateway.ledger_samples import PRICE_PICO, intent, open_spool, settlement
