@@ -23,11 +23,13 @@ from gateway.relay.journal import Journal
 from gateway.settings.declared_keys import fixed_key_records, load_admin_key
 from gateway.settings.document import Settings
 from gateway.settings.loader import LoadedConfig
-from gateway.settings.secrets import Label, load_master_keys
+from gateway.settings.secrets import Label, load_master_keys, resolve
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import Scraper
 from gateway.telemetry.snapshot import Series
 from gateway.telemetry.sources import wire_fault_series
+from gateway.telemetry.traces import Traces, make_traces, otlp_exporter
+from gateway.telemetry.trail import Trails
 from providers.contract import Deadlines, Provider
 
 
@@ -96,6 +98,7 @@ def build_service(
     spool: SpoolWriter,
     clock: Clock,
     supervisor: Channel | None,
+    trails: Trails | None = None,
 ) -> Service:
     """Put a worker's service together.
 
@@ -131,10 +134,43 @@ def build_service(
         session_key=credentials.session_key,
         spool_fault=spool.fault,
         started_s=clock.wall_us() // 1_000_000,
+        trails=trails,
     )
     metrics.add_source(lambda: wire_fault_series(providers))
     metrics.add_source(lambda: _worker_series(service, spool))
     return service
+
+
+def build_trails(config: LoadedConfig, environ: Mapping[str, str], clock: Clock) -> Trails | None:
+    """What traces and the access log need; None when both are off.
+
+    Raises:
+        SettingsError: The collector's `Authorization` header cannot be read.
+    """
+    telemetry = config.settings.telemetry
+    if telemetry.otlp_endpoint is None and not telemetry.access_log:
+        return None
+    return Trails(
+        traces=_build_traces(config, environ),
+        has_access_log=telemetry.access_log,
+        monotonic_s=clock.monotonic_s,
+    )
+
+
+def _build_traces(config: LoadedConfig, environ: Mapping[str, str]) -> Traces | None:
+    telemetry = config.settings.telemetry
+    if telemetry.otlp_endpoint is None:
+        return None
+    authorization = None
+    if telemetry.otlp_authorization is not None:
+        authorization = resolve(telemetry.otlp_authorization, environ=environ, config=config)
+    return make_traces(
+        otlp_exporter(telemetry.otlp_endpoint, authorization),
+        service_name=telemetry.service_name,
+        sample_ratio=telemetry.sample_ratio,
+        kinds={name: provider.kind for name, provider in config.settings.providers.items()},
+        environ=environ,
+    )
 
 
 def _worker_series(service: Service, spool: SpoolWriter) -> Sequence[Series]:

@@ -183,8 +183,10 @@ class AttemptFacts:
     """What a provider learns about an attempt beside its events; filled while the stream runs.
 
     Attributes:
-        attempt_id: The attempt's id in the ledger, 32 hex digits; the one fact that is given. It
+        attempt_id: The attempt's id in the ledger, 32 hex digits; a fact that is given. It
             goes upstream, so that an upstream's own records can be matched with the ledger's.
+        traceparent: The header by which the upstream's spans hang below ours, None when nothing is
+            traced; the other fact that is given.
         was_sent: Whether any byte of the request reached the upstream.
         status: The upstream's HTTP status.
         upstream_request_id: The upstream's own id.
@@ -196,6 +198,7 @@ class AttemptFacts:
     """
 
     attempt_id: str = ""
+    traceparent: str | None = None
     was_sent: bool = False
     status: int | None = None
     upstream_request_id: str | None = None

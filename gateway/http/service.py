@@ -17,6 +17,7 @@ from gateway.relay.attempts import Relay
 from gateway.relay.client_stream import ClientStream
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import Scraper
+from gateway.telemetry.trail import Trails
 
 CUT_S = 1.0
 """How long requests that were cut may take to say so."""
@@ -39,6 +40,7 @@ class Service:
         hash_token: What is kept in place of a key that is made here: its HMAC with the pepper.
         session_key: 32 bytes that dashboard sessions are signed with.
         spool_fault: Why the spool takes no record, empty when it does.
+        trails: For traces and the access log; None when both are off.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
         relays: Answers that are being relayed now, with what ends each.
@@ -58,6 +60,7 @@ class Service:
     session_key: bytes = field(repr=False)
     spool_fault: Callable[[], str]
     started_s: int
+    trails: Trails | None = None
     is_draining: bool = False
     in_flight: int = 0
     relays: dict[ClientStream, RequestGuard] = field(
