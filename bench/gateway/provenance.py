@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE.parent / "results"
+CHECKOUT = HERE.parents[1]
 
 
 def code() -> str:
@@ -50,5 +50,7 @@ def heading(kind: str) -> dict[str, object]:
 
 
 def result_path(kind: str) -> Path:
-    """Where a result file of this moment goes."""
-    return RESULTS / f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
+    """Where a result file of this moment goes: `bench/results` of a checkout, else where one is."""
+    is_checkout = (CHECKOUT / "pyproject.toml").exists()
+    folder = CHECKOUT / "bench" / "results" if is_checkout else Path.cwd()
+    return folder / f"{kind}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
