@@ -18,6 +18,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
+import msgspec
+
 from pricing.errors import PriceBookError
 from pricing.money import Rate
 from pricing.usage import METERS, Meter
@@ -67,6 +69,21 @@ class Dearest:
     rounding_pico_usd: int
 
 
+class Linear(msgspec.Struct, frozen=True, kw_only=True):
+    """Token prices of which every rate is a whole number of picodollars: nothing is ever rounded.
+
+    All in picodollars per token, the fee per request.
+    """
+
+    input: int
+    cache_read: int
+    cache_write: int
+    output: int
+    dearest_prompt: int
+    dearest_output: int
+    fee: int
+
+
 _PROMPT_METERS = (Meter.INPUT, Meter.CACHE_READ, Meter.CACHE_WRITE)
 _OUTPUT_METERS = (Meter.OUTPUT, Meter.REASONING)
 
@@ -90,6 +107,7 @@ class PriceVersion:
             charged and has none, False when the basis does not charge for it.
         dearest_prompt: The most that a prompt token can cost, None without any rate.
         dearest_output: The same of an output token.
+        linear: The token prices as plain integers, None where one is missing or has to be rounded.
     """
 
     rates: Mapping[Meter, Rate] = field(hash=False)
@@ -103,6 +121,7 @@ class PriceVersion:
     plan: tuple[Rate | Literal[False] | None, ...] = field(init=False, repr=False, compare=False)
     dearest_prompt: Dearest | None = field(init=False, repr=False, compare=False)
     dearest_output: Dearest | None = field(init=False, repr=False, compare=False)
+    linear: Linear | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Freeze the rates, derive the identity, and work out what every request asks for."""
@@ -112,6 +131,7 @@ class PriceVersion:
         object.__setattr__(self, "plan", plan)
         object.__setattr__(self, "dearest_prompt", self._dearest(_PROMPT_METERS))
         object.__setattr__(self, "dearest_output", self._dearest(_OUTPUT_METERS))
+        object.__setattr__(self, "linear", self._linear())
 
     def rate_for(self, meter: Meter) -> Rate | None:
         """The meter's rate, else that of its fallback meter, None when neither has one."""
@@ -155,6 +175,25 @@ class PriceVersion:
             # Rounding keeps the order, so the dearest rate gives the dearest line.
             rate=max(rates, key=lambda rate: Fraction(rate.pico_usd, rate.per_units)),
             rounding_pico_usd=0 if is_exact else len(meters),
+        )
+
+    def _linear(self) -> Linear | None:
+        prompt, output = self.dearest_prompt, self.dearest_output
+        fee = self.rates.get(Meter.REQUESTS, Rate(pico_usd=0))
+        used = [self.rate_for(meter) for meter in (*_PROMPT_METERS, Meter.OUTPUT)]
+        known = [rate for rate in (*used, fee) if rate is not None and rate.per_units == 1]
+        if self.basis is not Basis.TOKENS or len(known) != len(used) + 1:
+            return None
+        if prompt is None or output is None or prompt.rounding_pico_usd + output.rounding_pico_usd:
+            return None
+        return Linear(
+            input=known[0].pico_usd,
+            cache_read=known[1].pico_usd,
+            cache_write=known[2].pico_usd,
+            output=known[3].pico_usd,
+            dearest_prompt=prompt.rate.pico_usd,
+            dearest_output=output.rate.pico_usd,
+            fee=fee.pico_usd,
         )
 
     def _has_comparable_bounds(self) -> bool:

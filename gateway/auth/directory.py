@@ -75,8 +75,7 @@ class KeySnapshot(msgspec.Struct, frozen=True, kw_only=True):
     admin_digest: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """Who sends a request.
 
     Attributes:
@@ -128,7 +127,10 @@ _ADMIN = Principal(
 class KeyDirectory:
     """Finds the principal of a request; immutable, so that it is replaced as a whole."""
 
-    __slots__ = ("_admin_digest", "_by_digest", "_by_id", "_namespace_key", "_peppers", "revision")
+    __slots__ = (
+        "_admin_digest", "_by_digest", "_by_id", "_namespace_key", "_namespaces", "_peppers",
+        "revision",
+    )  # fmt: skip
 
     def __init__(
         self, snapshot: KeySnapshot, *, peppers: Sequence[bytes], namespace_key: bytes
@@ -148,6 +150,7 @@ class KeyDirectory:
         self._peppers = tuple(peppers)
         self._namespace_key = namespace_key
         self._admin_digest = snapshot.admin_digest
+        self._namespaces: dict[tuple[str, str], bytes] = {}
         self._by_id: dict[str, KeyRecord] = {}
         self._by_digest: dict[bytes, KeyRecord] = {}
         for record in snapshot.records:
@@ -234,9 +237,13 @@ class KeyDirectory:
 
         The tenant is the team, or the key where there is no team.
         """
-        kind, name = ("team", principal.team) if principal.team else ("key", principal.key_id)
-        tenant = f"{kind}\0{name}".encode()
-        return hmac.digest(self._namespace_key, tenant, "sha256")[:NAMESPACE_BYTES]
+        tenant = ("team", principal.team) if principal.team else ("key", principal.key_id)
+        known = self._namespaces.get(tenant)
+        if known is None:  # as many as there are teams and keys
+            text = "\0".join(tenant).encode()
+            known = hmac.digest(self._namespace_key, text, "sha256")[:NAMESPACE_BYTES]
+            self._namespaces[tenant] = known
+        return known
 
 
 def fixed_key_record(

@@ -34,7 +34,7 @@ from gateway.routing.scope import KeyScope
 from gateway.routing.snapshot import DeploymentView, FleetSnapshot
 from pricing.money import format_usd
 from pricing.price_book import PriceVersion, Unpriced
-from pricing.quote import quote
+from pricing.quote import Workload, quote
 
 
 class Stage(StrEnum):
@@ -97,6 +97,8 @@ class _Question(msgspec.Struct, frozen=True, kw_only=True):
     privacy_reasons: Mapping[str, str]
     offers: dict[str, Offer]
     """What each deployment would take; only what came as far as the price has one."""
+    workloads: dict[int | None, Workload]
+    """By context window: where nothing is cached, deployments differ in nothing else."""
 
 
 def decide(
@@ -139,6 +141,7 @@ def decide(
         max_pico_usd=max_pico_usd,
         privacy_reasons=privacy_reasons or {},
         offers={},
+        workloads={},
     )
     return _sift(question, views, strategy)
 
@@ -185,7 +188,7 @@ def _offer(question: _Question, view: DeploymentView) -> Offer:
     known = question.offers.get(view.name)
     if known is not None:
         return known
-    workload = question.needs.workload(view)
+    workload = _workload(question, view)
     price = _price(view, question.now)
     made = Offer(
         view=view,
@@ -197,6 +200,17 @@ def _offer(question: _Question, view: DeploymentView) -> Offer:
     return made
 
 
+def _workload(question: _Question, view: DeploymentView) -> Workload:
+    needs = question.needs
+    if needs.cached_tokens:
+        return needs.workload(view)
+    window_tokens = view.capabilities.context_window_tokens
+    known = question.workloads.get(window_tokens)
+    if known is None:
+        known = question.workloads[window_tokens] = needs.workload(view)
+    return known
+
+
 def _scope_faults(question: _Question, views: Sequence[DeploymentView]) -> Mapping[str, str]:
     if question.is_authorised:
         return _NO_FAULTS
@@ -206,10 +220,11 @@ def _scope_faults(question: _Question, views: Sequence[DeploymentView]) -> Mappi
 
 def _privacy_faults(question: _Question, views: Sequence[DeploymentView]) -> Mapping[str, str]:
     unknown = "does not satisfy the request's privacy tags"
+    allowed = question.allowed
     return {
         view.name: question.privacy_reasons.get(view.name, unknown)
         for view in views
-        if view.name not in question.allowed
+        if view.name not in allowed
     }
 
 

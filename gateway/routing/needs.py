@@ -104,14 +104,16 @@ def obstacles(needs: RequestNeeds, view: DeploymentView) -> tuple[Obstacle, ...]
     Decided from configuration and catalogue only, never from health. An unknown context window
     excludes nothing: the upstream will say.
     """
+    able = view.capabilities
+    is_plain = able.is_open and not able.unsupported and able.context_window_tokens is None
+    if is_plain and (able.multimodal or not needs.has_media):
+        return ()  # nothing is known that it could not do
     return (*_parameter_obstacles(needs, view), *_length_obstacles(needs, view))
 
 
 def _parameter_obstacles(needs: RequestNeeds, view: DeploymentView) -> list[Obstacle]:
     able = view.capabilities
     found: list[Obstacle] = []
-    if able.is_open and not able.unsupported and (able.multimodal or not needs.has_media):
-        return found
     for name in sorted(needs.fields):
         if name in able.unsupported:
             reason = f"{name} is not supported: {able.unsupported[name]}"

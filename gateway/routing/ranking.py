@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import assert_never
 
 import msgspec
 
@@ -85,46 +84,47 @@ def rank(offers: Sequence[Offer], strategy: Strategy) -> tuple[Candidate, ...]:
         strategy: What decides.
     """
     # Sorting is stable, so the operator's order needs no key of its own.
-    scored = [(offer, _score(offer, strategy)) for offer in sorted(offers, key=_price_key)]
-    measured = [(offer, score) for offer, score in scored if score is not None]
-    measured.sort(key=lambda pair: pair[1])
-    chosen = [offer for offer, _ in measured]
-    others = [offer for offer, score in scored if score is None]
+    chosen = sorted(offers, key=_price_key)
+    measured = len(chosen)
+    if strategy is Strategy.CHEAPEST:  # by price is by score; the unpriced are last already
+        measured -= sum([isinstance(offer.quote, Unpriced) for offer in chosen])
+    else:
+        scored = [(offer, _score(offer, strategy)) for offer in chosen]
+        compared = [(offer, score) for offer, score in scored if score is not None]
+        compared.sort(key=lambda pair: pair[1])
+        measured = len(compared)
+        others = [offer for offer, score in scored if score is None]
+        chosen = [*(offer for offer, _ in compared), *others]
     return tuple(
-        Candidate(
-            deployment=offer.view.name,
-            price=offer.price,
-            quote=offer.quote,
-            reason=_reason(place, offer, strategy, is_measured=place < len(chosen)),
-        )
-        for place, offer in enumerate([*chosen, *others])
+        [
+            Candidate(
+                deployment=offer.view.name,
+                price=offer.price,
+                quote=offer.quote,
+                reason=_reason(place, offer, strategy, is_measured=place < measured),
+            )
+            for place, offer in enumerate(chosen)
+        ]
     )
 
 
 def _price_key(offer: Offer) -> tuple[bool, int]:
-    cost_pico_usd = offer.cost_pico_usd
-    return (cost_pico_usd is None, cost_pico_usd or 0)
+    quote = offer.quote
+    return (True, 0) if isinstance(quote, Unpriced) else (False, quote.expected_pico_usd)
 
 
 def _score(offer: Offer, strategy: Strategy) -> int | None:
-    """What the strategy compares, lower first; None when it is not known."""
-    cost_pico_usd, time_us = offer.cost_pico_usd, offer.time_us
-    match strategy:
-        case Strategy.CHEAPEST:
-            return cost_pico_usd
-        case Strategy.FASTEST:
-            return time_us
-        case Strategy.BALANCED:
-            if cost_pico_usd is None or time_us is None:
-                return None
-            return cost_pico_usd * time_us
-        case _:
-            assert_never(strategy)
+    """What a strategy compares beside the price, lower first; None when it is not known."""
+    time_us = offer.time_us
+    if strategy is Strategy.FASTEST or time_us is None:
+        return time_us
+    cost_pico_usd = offer.cost_pico_usd
+    return None if cost_pico_usd is None else cost_pico_usd * time_us
 
 
 def _reason(place: int, offer: Offer, strategy: Strategy, *, is_measured: bool) -> str:
     if is_measured:
-        return str(strategy) if place == 0 else f"{_ordinal(place)} {strategy}"
+        return strategy.value if place == 0 else f"{_ordinal(place)} {strategy.value}"
     if isinstance(offer.quote, Unpriced):
         return f"unpriced ({offer.quote.reason}), ranks last"
     return f"no latency observed, not comparable as {strategy}, ranked by price"

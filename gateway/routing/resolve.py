@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from gateway.routing.scope import KeyScope
 from gateway.routing.snapshot import FleetSnapshot
 
@@ -23,8 +25,7 @@ class NameKind(StrEnum):
     DEPLOYMENT = "deployment"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     """What a name stands for.
 
     Attributes:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pricing.money import Rate, rate_per_hour_us, rate_per_mtok
 from pricing.price_book import Basis, PriceVersion, Unpriced
-from pricing.quote import Charge, MeasuredSpeed, Quote, Workload, charge, quote
+from pricing.quote import Charge, MeasuredSpeed, Quote, Workload, _quote_tokens, charge, quote
 from pricing.usage import Meter, Usage
 
 TOKEN_PRICE = PriceVersion(
@@ -39,6 +39,18 @@ rates = st.builds(
 token_meters = st.sampled_from([meter for meter in Meter if meter is not Meter.GPU_US])
 token_prices = st.builds(
     PriceVersion, source=st.just("test"), rates=st.dictionaries(token_meters, rates, min_size=1)
+)
+
+whole_rates = st.builds(Rate, pico_usd=st.integers(min_value=0, max_value=10**9))
+whole_prices = st.builds(
+    PriceVersion,
+    source=st.just("test"),
+    rates=st.fixed_dictionaries(
+        {Meter.INPUT: whole_rates, Meter.OUTPUT: whole_rates},
+        optional=dict.fromkeys(
+            (Meter.CACHE_READ, Meter.CACHE_WRITE, Meter.REASONING, Meter.REQUESTS), whole_rates
+        ),
+    ),
 )
 
 
@@ -120,6 +132,68 @@ def test_a_quote_prices_fresh_cached_and_generated_tokens() -> None:
         expected_pico_usd=400 * 50_000 + 600 * 10_000 + 100 * 80_000,
         upper_bound_pico_usd=1000 * 50_000 + 500 * 80_000,
     )
+
+
+@given(
+    prompt=st.integers(0, 10**7),
+    cached=st.integers(0, 10**7),
+    written=st.integers(0, 10**7),
+    output=st.integers(0, 10**7),
+    limit=st.none() | st.integers(0, 10**7),
+    largest=st.none() | st.integers(0, 10**7),
+    price=token_prices | whole_prices,
+)
+def test_the_short_way_to_a_quote_gives_what_the_long_one_gives(
+    prompt: int,
+    cached: int,
+    written: int,
+    output: int,
+    limit: int | None,
+    largest: int | None,
+    price: PriceVersion,
+) -> None:
+    cached = min(cached, prompt)
+    workload = Workload(
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        written_tokens=min(written, prompt - cached),
+        expected_output_tokens=output if limit is None else min(output, limit),
+        max_output_tokens=limit,
+        max_prompt_tokens=None if largest is None else max(largest, prompt),
+    )
+    assert quote(workload, price) == _quote_tokens(workload, price)
+
+
+BOUNDLESS = {
+    "output": (Meter.INPUT, {"prompt_tokens": 5, "expected_output_tokens": 0}),
+    "input": (Meter.OUTPUT, {"prompt_tokens": 0, "expected_output_tokens": 1}),
+}
+
+
+@pytest.mark.parametrize(("known", "expected"), BOUNDLESS.values(), ids=BOUNDLESS.keys())
+def test_what_is_not_expected_but_possible_needs_a_rate_too(known, expected) -> None:
+    price = PriceVersion(source="test", rates={known: Rate(pico_usd=1)})
+    workload = Workload(**expected, max_prompt_tokens=9, max_output_tokens=9)
+    missing = Meter.OUTPUT if known is Meter.INPUT else Meter.INPUT
+    assert quote(workload, price) == Unpriced(reason=f"no rate for {missing}")
+
+
+SHORT = {
+    "whole rates": ({Meter.INPUT: 5, Meter.OUTPUT: 7}, True),
+    "whole rates and a fee": ({Meter.INPUT: 5, Meter.OUTPUT: 7, Meter.REQUESTS: 9}, True),
+    "no rate for output": ({Meter.INPUT: 5}, False),
+    "no rate for input": ({Meter.OUTPUT: 5}, False),
+}
+
+
+@pytest.mark.parametrize(("rates", "is_short"), SHORT.values(), ids=SHORT.keys())
+def test_the_short_way_is_for_complete_prices_without_rounding(rates, is_short) -> None:
+    made = {meter: Rate(pico_usd=pico) for meter, pico in rates.items()}
+    assert (PriceVersion(source="test", rates=made).linear is not None) is is_short
+    split = {meter: Rate(pico_usd=rate.pico_usd, per_units=3) for meter, rate in made.items()}
+    assert PriceVersion(source="test", rates=split).linear is None
+    dear_reasoning = {**made, Meter.REASONING: Rate(pico_usd=9, per_units=2)}
+    assert PriceVersion(source="test", rates=dear_reasoning).linear is None
 
 
 def test_unbounded_output_has_no_upper_bound() -> None:
