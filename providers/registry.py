@@ -11,7 +11,7 @@ from datetime import datetime
 
 from local_engine.api import Done
 from providers.compatible import Account, OpenAiCompatibleProvider, Row, load_catalog
-from providers.contract import Capabilities, Provider
+from providers.contract import Capabilities, OnDisconnect, Provider
 from providers.native.local import EngineLink, LocalProvider
 from providers.transport import TransportOptions
 
@@ -28,6 +28,7 @@ class CompatibleDescription:
         extra_headers: Sent with each request.
         model_capabilities: What single models can do, by the upstream's model name.
         transport_options: How connections are made, None for the defaults.
+        on_disconnect: What the operator says about clients that leave, None for the row's rule.
     """
 
     name: str
@@ -37,6 +38,7 @@ class CompatibleDescription:
     extra_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     model_capabilities: Mapping[str, Capabilities] = field(default_factory=dict[str, Capabilities])
     transport_options: TransportOptions | None = None
+    on_disconnect: OnDisconnect | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +124,7 @@ def _build(
         api_key=description.api_key,
         extra_headers=description.extra_headers,
         model_capabilities=description.model_capabilities,
+        on_disconnect=description.on_disconnect,
     )
     return OpenAiCompatibleProvider(
         account, row, clock=clock, transport_options=description.transport_options
