@@ -1,12 +1,12 @@
 """What a call upstream costs in CPU: `providers.transport` beside the clients it could be.
 
-Run as `python -m bench.upstream_client [--connections N] [--json FILE]`. The upstream
-(`bench.canned_upstream`) runs in a process of its own on the other core. Each client POSTs 1 KiB
-of JSON over kept connections, so many at a time as `--connections` says, and reads the whole
-answer; the rounds of the clients alternate, so that a noisy neighbour meets all of them. Printed:
-median CPU time per request (user and system, this process alone), and its ratio to aiohttp's own
-client. `bare loop` is the least that Python can do: a protocol that looks for the end of the head
-by hand.
+Run as `python -m bench.upstream_client [--connections N] [--body-bytes N] [--json FILE]`.
+The upstream (`bench.canned_upstream`) runs in a process of its own on the other core. Each client
+POSTs JSON, of 1 KiB unless said, over kept connections, so many at a time as `--connections` says,
+and reads the whole answer; the rounds of the clients alternate, so that a noisy neighbour meets all
+of them. Printed: median CPU time per request (user and system, this process alone), and its ratio
+to aiohttp's own client. `bare loop` is the least that Python can do: a protocol that looks for the
+end of the head by hand.
 """
 
 from __future__ import annotations
@@ -125,9 +125,14 @@ CLIENTS = {
 }
 
 
-async def many(post: Post, *, requests: int, connections: int) -> None:
+def body_of(size_bytes: int) -> bytes:
+    """A chat request of about this size."""
+    text = "x" * max(0, size_bytes - 60)
+    return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}]}).encode()
+
+
+async def many(post: Post, body: bytes, *, requests: int, connections: int) -> None:
     """Send requests, so many at a time."""
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 960}]}).encode()
 
     async def some() -> None:
         for _ in range(requests // connections):
@@ -137,16 +142,16 @@ async def many(post: Post, *, requests: int, connections: int) -> None:
 
 
 async def measure(
-    url: URL, *, requests: int, rounds: int, connections: int
+    url: URL, body: bytes, *, requests: int, rounds: int, connections: int
 ) -> dict[str, list[float]]:
     """CPU microseconds per request, by client, one figure per round."""
     found: dict[str, list[float]] = {name: [] for name in CLIENTS}
     for _ in range(rounds):
         for name, client in CLIENTS.items():
             async with client(url) as post:
-                await many(post, requests=10 * connections, connections=connections)
+                await many(post, body, requests=10 * connections, connections=connections)
                 before = time.process_time()
-                await many(post, requests=requests, connections=connections)
+                await many(post, body, requests=requests, connections=connections)
                 spent_s = time.process_time() - before
                 found[name].append(spent_s / (requests // connections * connections) * 1e6)
     return found
@@ -158,6 +163,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--body-bytes", type=int, default=1024)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
@@ -172,6 +178,7 @@ def main() -> None:
         found = uvloop.run(
             measure(
                 url,
+                body_of(options.body_bytes),
                 requests=options.requests,
                 rounds=options.rounds,
                 connections=options.connections,

@@ -25,7 +25,7 @@ from providers.transport.handler import Handler, Upload
 from providers.transport.head import RequestHead, origin_of
 from providers.transport.options import TransportOptions
 from providers.transport.pool import Connector, Line, Pool
-from providers.transport.watch import Expired, Watch
+from providers.transport.watch import Expired
 
 _TARGETS_MAX = 1000
 _WHOLE_BYTES_MAX = 64 * 1024
@@ -98,7 +98,8 @@ class Transport:
             now = loop.time()
         facts.was_sent = True
         handler = line.handler
-        watch = Watch(loop, handler, min(now + deadlines.first_token_s, total_at))
+        wait_at = min(now + deadlines.first_token_s, total_at)
+        line.watch.move(wait_at, handler)
         try:
             self._prepare(handler)
             if size_bytes <= _WHOLE_BYTES_MAX:
@@ -114,7 +115,6 @@ class Transport:
             if handler.upload is not None and message.code >= 400:
                 handler.upload.stop()
         except BaseException as fault:
-            watch.stop()
             target.pool.discard(line)
             if isinstance(fault, Expired):
                 raise _head_timeout(is_total=loop.time() >= total_at) from None
@@ -128,7 +128,7 @@ class Transport:
             loop=loop,
             line=line,
             pool=target.pool,
-            watch=watch,
+            wait_at=wait_at,
             total_at=total_at,
             between_tokens_s=deadlines.between_tokens_s,
             options=self._options,

@@ -22,7 +22,7 @@ from providers.errors import (
 )
 from providers.transport.options import ERROR_BODY_MAX_BYTES, TransportOptions
 from providers.transport.pool import Line, Pool
-from providers.transport.watch import Expired, Watch
+from providers.transport.watch import Expired
 
 _READ_BYTES_MAX = 128 * 1024
 """Most that one read returns: what compressed bytes swell to is not worked through at once."""
@@ -83,7 +83,7 @@ class Exchange:
         loop: asyncio.AbstractEventLoop,
         line: Line,
         pool: Pool,
-        watch: Watch,
+        wait_at: float,
         total_at: float,
         between_tokens_s: float,
         options: TransportOptions,
@@ -92,15 +92,16 @@ class Exchange:
         self._reader = reader
         self._line = line
         self._pool = pool
-        self._watch = watch
+        self._watch = line.watch
         self._total_at = total_at
-        self._wait_at = watch.expires_at
+        self._wait_at = wait_at
         self._between_tokens_s = between_tokens_s
         self._options = options
         self._has_content = False
         self._has_finished = False
         self._was_cut = False
-        watch.target = reader
+        # From here on a deadline concerns the body, of which nobody reads yet.
+        line.watch.move(total_at, reader)
         self.status = message.code
         self.headers: Mapping[str, str] = _Headers(message.headers)
 
@@ -109,7 +110,6 @@ class Exchange:
 
     async def __aexit__(self, *_: object) -> None:
         """Give the socket back when the body was read to its end, else close it at once."""
-        self._watch.stop()
         if self._reader.at_eof() and self._reader.exception() is None:
             self._pool.give_back(self._line)
         else:
@@ -143,7 +143,7 @@ class Exchange:
             return part
         if self._has_content and not self._has_finished:
             self._wait_at = self._loop.time() + self._between_tokens_s
-        self._watch.move(min(self._wait_at, self._total_at))
+        self._watch.move(min(self._wait_at, self._total_at), self._reader)
         try:
             part = await self._reader.read(_READ_BYTES_MAX)
         except Expired:

@@ -38,6 +38,11 @@ class Handler(ResponseHandler):
             return False
         return self._parser is None or self._parser.feed_eof() is None
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that it runs on."""
+        return self._loop
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """End what was going on, then tell the pool."""
         super().connection_lost(exc)

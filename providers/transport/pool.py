@@ -24,6 +24,7 @@ from providers.transport.handler import Handler
 from providers.transport.head import basic_credentials
 from providers.transport.options import KEEP_ALIVE_S, TransportOptions
 from providers.transport.tls import ResumingContext
+from providers.transport.watch import Watch
 
 _LOOK_AFTER_S = 0.25
 """Idle time after which the kernel is asked whether the other side has hung up."""
@@ -39,6 +40,7 @@ class Line:
     Attributes:
         handler: Its protocol.
         transport: Its socket, or TLS over it.
+        watch: The deadline of what goes on on it.
         idle_at: When it was last given back, by the loop's clock.
         keep_alive_s: How long it may be idle.
         expires_at: When it is too old to be used again.
@@ -55,6 +57,7 @@ class Line:
         "keep_alive_s",
         "transport",
         "was_used",
+        "watch",
     )
 
     def __init__(
@@ -66,6 +69,7 @@ class Line:
         self.transport = handler.transport
         self.keep_alive_s = keep_alive_s
         self.expires_at = expires_at
+        self.watch = Watch(handler.loop)
         self.idle_at = 0.0
         self.is_idle = False
         self.was_used = False
@@ -86,9 +90,10 @@ class Line:
 
     def has_unsent(self) -> bool:
         """Whether a request was answered before all of it was sent."""
-        upload, self.handler.upload = self.handler.upload, None
+        upload = self.handler.upload
         if upload is None:
             return False
+        self.handler.upload = None
         return not upload.is_done or self.transport.get_write_buffer_size() > 0
 
     def note_answer(self, headers: Mapping[str, str]) -> None:
@@ -103,6 +108,7 @@ class Line:
 
     def abort(self) -> None:
         """Close at once; what was not sent yet is not waited for."""
+        self.watch.stop()
         transport = self.handler.transport
         if transport is not None:
             transport.abort()
@@ -178,14 +184,14 @@ class Pool:
 
     def give_back(self, line: Line) -> None:
         """Put a connection back whose answer was read to its end."""
+        line.watch.rest()
         now = line.idle_at = self._loop.time()
         if line not in self._lines:
             return
         if now >= line.expires_at or line.handler.should_close or line.has_unsent():
             self.discard(line)
             return
-        waiter = self._next_waiter()
-        if waiter is not None:
+        if self._waiting and (waiter := self._next_waiter()) is not None:
             waiter.set_result(line)
             return
         line.is_idle = True

@@ -1,8 +1,9 @@
-"""The deadline of an attempt: one loop timer, moved by assignment."""
+"""The deadlines of a connection's attempts: one loop timer, moved by assignment."""
 
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Protocol
 
 
@@ -18,39 +19,61 @@ class Waits(Protocol):
 
 
 class Watch:
-    """One loop timer for the waits of one attempt.
+    """The deadline of what goes on on one connection.
+
+    The timer outlives an attempt: setting one and cancelling it costs more than all the rest of a
+    deadline. One that fires too early for the attempt of then is set anew, if there is one.
 
     Attributes:
-        target: Whom to tell; assigned when the head has come.
-        expires_at: The deadline by the loop's clock; a later one than the timer's is simply
-            assigned.
+        expires_at: The deadline by the loop's clock, infinite when nothing goes on; a later one
+            than before is simply assigned.
     """
 
-    __slots__ = ("_fires_at", "_handle", "_loop", "expires_at", "target")
+    __slots__ = ("_fires_at", "_handle", "_loop", "_target", "expires_at")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, target: Waits, expires_at: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.target = target
-        self.expires_at = self._fires_at = expires_at
-        self._handle = loop.call_at(expires_at, self._fire)
+        self._target: Waits | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self._fires_at = inf
+        self.expires_at = inf
 
-    def move(self, expires_at: float) -> None:
-        """Set the deadline; only an earlier one than the timer's touches the loop."""
+    def move(self, expires_at: float, target: Waits) -> None:
+        """Set the deadline; only an earlier one than the timer's touches the loop.
+
+        Args:
+            expires_at: When it passes.
+            target: Who is told.
+        """
+        self._target = target
         self.expires_at = expires_at
         if expires_at < self._fires_at:
-            self._handle.cancel()
             self._arm()
+
+    def rest(self) -> None:
+        """Nothing goes on until the next `move`."""
+        self._target = None
+        self.expires_at = inf
 
     def stop(self) -> None:
-        """Forget the deadline."""
-        self._handle.cancel()
-
-    def _fire(self) -> None:
-        if self._loop.time() < self.expires_at:
-            self._arm()
-        else:
-            self.target.set_exception(Expired())
+        """Forget everything: the connection is closed."""
+        self.rest()
+        self._fires_at = inf
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
     def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
         self._fires_at = self.expires_at
         self._handle = self._loop.call_at(self.expires_at, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._fires_at = inf
+        if self._loop.time() < self.expires_at:
+            if self.expires_at < inf:
+                self._arm()
+        elif self._target is not None:
+            self._target.set_exception(Expired())
