@@ -81,14 +81,7 @@ def prepare(
     namespace_key = master.derive(Label.DIGEST)
     engines = EngineSupervisor(
         specs=[
-            _spec(
-                name,
-                provider,
-                model,
-                source=_source(config, model),
-                namespace_key=namespace_key,
-                log_format=config.settings.telemetry.log_format,
-            )
+            _spec(name, provider, model, config=config, namespace_key=namespace_key)
             for name, provider in config.settings.providers.items()
             if isinstance(provider, LocalProvider)
             for model in provider.models
@@ -128,9 +121,8 @@ def _spec(
     provider: LocalProvider,
     model: LocalModelSettings,
     *,
-    source: str,
+    config: LoadedConfig,
     namespace_key: bytes,
-    log_format: str,
 ) -> EngineSpec:
     kv_memory_bytes = DEFAULT_KV_BYTES
     if model.kv_memory_gib is not None:
@@ -145,13 +137,13 @@ def _spec(
             max_model_len=model.max_model_len,
             max_num_seqs=model.max_num_seqs,
             kv_memory_bytes=kv_memory_bytes,
-            log_format=log_format,
+            log_format=config.settings.telemetry.log_format,
         )
 
     return EngineSpec(
         provider=name,
         model_id=model.id,
-        source=source,
+        source=_source(config, model),
         make_config=make_config,
         sha256=model.sha256,
     )

@@ -10,17 +10,17 @@ from typing import Protocol, runtime_checkable
 from gateway.telemetry.snapshot import Series
 from local_engine.api import EngineStats
 
-_LEDGER_FIELDS: Mapping[str, str] = {
-    "backlog_bytes": "fareway_spool_backlog_bytes",
-    "backlog_records": "fareway_spool_backlog_records",
-    "backlog_oldest_s": "fareway_spool_oldest_seconds",
-    "events": "fareway_ledger_events_total",
-    "replays": "fareway_ledger_replays_total",
-    "quarantined": "fareway_ledger_quarantined_total",
-    "lost": "fareway_ledger_lost_total",
-    "failed_rounds": "fareway_ledger_failed_rounds_total",
+_LEDGER_FIELDS: Mapping[str, tuple[str, int]] = {
+    "backlog_bytes": ("fareway_spool_backlog_bytes", 1),
+    "backlog_records": ("fareway_spool_backlog_records", 1),
+    "backlog_age_ms": ("fareway_spool_oldest_seconds", 1_000),
+    "events": ("fareway_ledger_events_total", 1),
+    "replays": ("fareway_ledger_replays_total", 1),
+    "quarantined": ("fareway_ledger_quarantined_total", 1),
+    "lost": ("fareway_ledger_lost_total", 1),
+    "failed_rounds": ("fareway_ledger_failed_rounds_total", 1),
 }
-"""Members of the loader's statistics, and the metrics that they are."""
+"""Members of the loader's statistics, the metrics that they are, and what to divide them by."""
 
 
 @runtime_checkable
@@ -47,10 +47,10 @@ def ledger_series(stats: Mapping[str, object]) -> Iterator[Series]:
     Args:
         stats: `LoaderStats` as it comes over the channel.
     """
-    for member, family in _LEDGER_FIELDS.items():
+    for member, (family, divisor) in _LEDGER_FIELDS.items():
         value = stats.get(member)
         if isinstance(value, int | float):
-            yield Series(family, (), [value])
+            yield Series(family, (), [value / divisor])
 
 
 def engine_series(deployment: str, stats: EngineStats) -> Iterator[Series]:

@@ -6,14 +6,18 @@ import os
 from contextlib import asynccontextmanager
 
 import anyio
+import msgspec
 import pytest
 
 from gateway.channel import Channel, RemoteError, method, socket_pair
+from gateway.ledger.rounds import LoaderStats
 from gateway.telemetry import desk as desk_module
 from gateway.telemetry.desk import MetricsDesk
+from gateway.telemetry.families import ENGINE_FAMILIES, LEDGER_FAMILIES
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import ScrapeFailed, Scraper
 from gateway.telemetry.snapshot import Series
+from gateway.telemetry.sources import wire_fault_series
 from local_engine.api import EngineStats
 
 pytestmark = pytest.mark.anyio
@@ -172,7 +176,10 @@ async def test_scrapes_at_the_same_time_agree():
 
 async def test_the_ledger_the_engines_and_the_processes_are_in_it():
     async with machine() as here:
-        here.ledger = {"events": 12, "backlog_bytes": 345, "failure": "no number", "lost": 1}
+        stats = LoaderStats(
+            events=12, backlog_bytes=345, backlog_records=2, backlog_age_ms=1_500, failure="x"
+        )
+        here.ledger = msgspec.to_builtins(stats)
         here.engines = {
             "local/m": EngineStats(
                 state="ready", running=2, waiting=1, free_blocks=25, usable_blocks=100,
@@ -182,6 +189,9 @@ async def test_the_ledger_the_engines_and_the_processes_are_in_it():
         found = await here.scrape()
         assert found["fareway_ledger_events_total", ()] == [12]
         assert found["fareway_spool_backlog_bytes", ()] == [345]
+        assert found["fareway_spool_oldest_seconds", ()] == [1.5]
+        assert set(LEDGER_FAMILIES) <= {family for family, _ in found}
+        assert set(ENGINE_FAMILIES) <= {family for family, _ in found}
         assert found["fareway_engine_running", ("local/m",)] == [2]
         assert found["fareway_engine_kv_used_ratio", ("local/m",)] == [0.75]
         assert found["fareway_engine_prompt_tokens_total", ("local/m", "cached")] == [30]
@@ -190,6 +200,17 @@ async def test_the_ledger_the_engines_and_the_processes_are_in_it():
         assert 10 * 2**20 < memory < 4 * 2**30
         assert found["fareway_process_open_fds", ("supervisor",)][0] >= 3
         assert found["fareway_process_cpu_seconds_total", ("supervisor",)][0] > 0
+
+
+def test_wire_faults_are_told_by_those_who_count_them():
+    class Counting:
+        wire_faults = {"tool_call": 3, "no_done": 1}
+
+    found = list(wire_fault_series({"up": Counting(), "local": object()}))
+    assert found == [
+        Series("fareway_wire_faults_total", ("up", "tool_call"), [3]),
+        Series("fareway_wire_faults_total", ("up", "no_done"), [1]),
+    ]
 
 
 async def test_a_process_that_is_gone_and_a_ledger_that_is_away_leave_the_rest():
