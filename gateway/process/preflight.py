@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gateway.clock import Clock
 from gateway.policy_proof import proved_policy
+from gateway.process.provider_connections import connection_problems
 from gateway.settings.credentials import SecretReference
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.errors import ConfigError, Problem, SecretError
@@ -51,12 +52,12 @@ def check(config: LoadedConfig, *, environ: Mapping[str, str], clock: Clock) -> 
 
 
 def require_provider_keys(config: LoadedConfig, environ: Mapping[str, str]) -> None:
-    """Read every upstream's key once, so that a missing one stops the start and not the workers.
+    """Read every upstream's key and certificates once, so that a missing one stops the start only.
 
     Raises:
-        ConfigError: With every key that cannot be read.
+        ConfigError: With every key and file that cannot be read.
     """
-    problems: list[Problem] = []
+    problems: list[Problem] = [*connection_problems(config, environ)]
     for name, provider in config.settings.providers.items():
         if not isinstance(provider, ServerProvider) or provider.api_key is None:
             continue

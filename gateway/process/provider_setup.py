@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from gateway.process.provider_connections import transport_options
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider, ServerProvider
 from gateway.settings.secrets import resolve
@@ -46,7 +47,8 @@ def set_up_providers(
         on_done: Told the engine's account of each generation.
 
     Raises:
-        SecretError: A key is missing.
+        SecretError: A key or a proxy's credentials are missing.
+        OSError: A certificate cannot be used.
         ValueError: A base URL cannot be used.
     """
     descriptions = _descriptions(config, environ=environ, links=links, on_done=on_done)
@@ -71,6 +73,7 @@ def _descriptions(
                 kind=provider.kind,
                 base_url=provider.base_url,
                 api_key=None if key is None else resolve(key, environ=environ, config=config),
+                transport_options=transport_options(provider, environ=environ, config=config),
                 model_capabilities={
                     model_id: Capabilities(context_window_tokens=window)
                     for model_id, window in windows.get(name, {}).items()

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from gateway.settings.connections import ConnectionSource
 from gateway.settings.credentials import ApiKeySource
 from gateway.settings.prices import Prices
 from gateway.settings.scalars import BaseUrl, Gibibytes, Many, Section
@@ -39,6 +40,10 @@ class ProviderBase(Section):
     price: Prices = ()
     """What its deployments cost unless they say otherwise; one price, or a list with
     `valid_from`."""
+
+
+class RemoteBase(ProviderBase, ConnectionSource):
+    """What every provider has that is not the embedded engine."""
 
 
 class LocalModelSettings(Section):
@@ -76,7 +81,7 @@ class LocalProvider(ProviderBase):
     """The models that it serves."""
 
 
-class ServerProvider(ProviderBase, ApiKeySource):
+class ServerProvider(RemoteBase, ApiKeySource):
     """A server with a base URL of its own: self-hosted, or any OpenAI-compatible service."""
 
     kind: ServerKind
@@ -85,7 +90,7 @@ class ServerProvider(ProviderBase, ApiKeySource):
     """Where its API begins, for example `http://10.0.0.5:8000/v1`."""
 
 
-class VendorProvider(ProviderBase, ApiKeySource):
+class VendorProvider(RemoteBase, ApiKeySource):
     """An account at a vendor."""
 
     kind: VendorKind
@@ -94,7 +99,7 @@ class VendorProvider(ProviderBase, ApiKeySource):
     """Another address of the vendor, for example a regional one; unset: the usual one."""
 
 
-class AzureProvider(ProviderBase, ApiKeySource):
+class AzureProvider(RemoteBase, ApiKeySource):
     """A resource at Azure."""
 
     kind: AzureKind
@@ -105,7 +110,7 @@ class AzureProvider(ProviderBase, ApiKeySource):
     """Dated API version; unset: the current API without one."""
 
 
-class BedrockProvider(ProviderBase, ApiKeySource):
+class BedrockProvider(RemoteBase, ApiKeySource):
     """Amazon Bedrock in one AWS region; without an API key, AWS credentials are used."""
 
     kind: Literal["bedrock"]
