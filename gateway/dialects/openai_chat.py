@@ -9,7 +9,7 @@ it is routing's question, and it is never dropped.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 from msgspec import Meta, Raw
@@ -34,6 +34,8 @@ _ROLES_WITH_CONTENT = frozenset({"system", "developer", "user"})
 _ROLES = _ROLES_WITH_CONTENT | {"assistant", "tool", "function"}
 _TEXT_PARTS = frozenset({"text", "refusal"})
 _Object = dict[str, Raw]
+_Members = dict[str, object]
+"""An object whose members are raw spans, or what a span was found to hold."""
 
 
 OUTPUT_TOKENS_MAX = 2**24
@@ -70,6 +72,9 @@ OTHER_BYTES_MAX = 4 * 1024 * 1024
 """Longest body without its messages. Millions of keys take seconds to decode, in which no thread
 can do anything else; what may be large is content, and that is in the messages."""
 
+ONE_MORE_PASS_BYTES_MAX = 16 * 1024
+"""Longest body that is looked through a second time rather than put together without messages."""
+
 _NOTHING_ASKED = frozenset({b"null", b"false"})
 
 
@@ -80,10 +85,9 @@ class _Outline(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """The members that the gateway itself reads or whose type it vouches for."""
+    """The members, beside `messages`, that the gateway reads or whose type it vouches for."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
-    messages: Raw
     stream: bool | None = None
     stream_options: dict[str, Raw] | None = None
     max_tokens: Annotated[int, Meta(ge=0, le=OUTPUT_TOKENS_MAX)] | None = None
@@ -103,7 +107,12 @@ class _Head(msgspec.Struct):
     user: str | None = None
 
 
-_KNOWN_FIELDS = frozenset(_Head.__struct_fields__)
+_KNOWN_FIELDS = frozenset({"messages", *_Head.__struct_fields__})
+_HEAD = msgspec.json.Decoder(_Head)
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
+_OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
+_TEXT = msgspec.json.Decoder(str)
+_BARE_MESSAGES = Raw(b"[]")
 
 
 class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +159,10 @@ def parse(body: bytes) -> ParsedChat:
     """
     members, head = _decode(body)
     _check_names(members)
-    messages, has_media = _check_messages(head.messages)
+    if "messages" not in members:
+        raise InvalidRequest("messages is required", param="messages")
+    given_bytes = len(memoryview(members["messages"]))
+    messages, has_media = _check_messages(members["messages"])
     fields = {name: raw for name, raw in members.items() if name not in _GATEWAY_FIELDS}
     fields["messages"] = messages
     if head.metadata is not None:
@@ -170,8 +182,8 @@ def parse(body: bytes) -> ParsedChat:
         fields=fields,
         fields_used=frozenset(name for name, raw in fields.items() if not is_neutral(name, raw)),
         metadata=head.metadata,
-        prompt_tokens_estimate=max(1, len(bytes(head.messages)) // BYTES_PER_TOKEN),
-        prompt_tokens_low=max(1, len(bytes(head.messages)) // BYTES_PER_TOKEN_HIGH),
+        prompt_tokens_estimate=max(1, given_bytes // BYTES_PER_TOKEN),
+        prompt_tokens_low=max(1, given_bytes // BYTES_PER_TOKEN_HIGH),
         prompt_tokens_max=len(body) + TEMPLATE_TOKENS_MAX,
         max_output_tokens=_output_bound(head),
         choices=head.n or 1,
@@ -180,24 +192,33 @@ def parse(body: bytes) -> ParsedChat:
 
 
 def _decode(body: bytes) -> tuple[dict[str, Raw], _Head]:
-    try:
-        body.decode("utf-8")  # inner values travel undecoded, so this is where they are checked
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"the body is not UTF-8: byte {error.start} cannot be read; send UTF-8"
-        ) from error
+    if not body.isascii():
+        try:
+            body.decode("utf-8")  # inner values travel undecoded, so this is where they are checked
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(
+                f"the body is not UTF-8: byte {error.start} cannot be read; send UTF-8"
+            ) from error
     if not body.strip():
         raise InvalidRequest("the body is empty; send a JSON object with model and messages")
     try:
         if len(body) > OTHER_BYTES_MAX:
             _check_outline(msgspec.json.decode(body, type=_Outline), len(body))
-        return msgspec.json.decode(body, type=dict[str, Raw]), msgspec.json.decode(body, type=_Head)
+        members = _MEMBERS.decode(body)
+        return members, _head(body, members)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
+
+
+def _head(body: bytes, members: _Object) -> _Head:
+    """The typed members; a large body is not passed over once more for them."""
+    if len(body) <= ONE_MORE_PASS_BYTES_MAX or "messages" not in members:
+        return _HEAD.decode(body)
+    return _HEAD.decode(msgspec.json.encode({**members, "messages": _BARE_MESSAGES}))
 
 
 def _check_outline(outline: _Outline, size: int) -> None:
@@ -250,19 +271,20 @@ def _check_messages(raw: Raw) -> tuple[Raw, bool]:
     return Raw(msgspec.json.encode(messages)), has_media
 
 
-def _check_message(message: _Object, where: str) -> bool:
+def _check_message(message: _Members, where: str) -> bool:
     role = _text(message, "role", where)
     if role not in _ROLES:
         raise InvalidRequest(
             f"{where}.role: no role {role[:40]!r}; use one of {', '.join(sorted(_ROLES))}",
             param=f"{where}.role",
         )
-    content = message.get("content", _ABSENT)
-    first = bytes(content)[:1]
+    content = cast("Raw", message.get("content", _ABSENT))
+    first = bytes(memoryview(content)[:1])
     if first == b'"':
         return False
     if first == b"[":
-        message["content"], has_media = _check_parts(content, f"{where}.content")
+        parts, has_media = _check_parts(content, f"{where}.content")
+        message["content"] = parts
         return has_media
     if bytes(content) == _NULL and role not in _ROLES_WITH_CONTENT:
         return False
@@ -271,29 +293,31 @@ def _check_message(message: _Object, where: str) -> bool:
     )
 
 
-def _check_parts(raw: Raw, where: str) -> tuple[Raw, bool]:
+def _check_parts(raw: Raw, where: str) -> tuple[list[_Members], bool]:
     parts = _decode_objects(raw, where)
     if not parts:
         raise InvalidRequest(f"{where} must hold at least one part", param=where)
     types = {_text(part, "type", f"{where}[{index}]") for index, part in enumerate(parts)}
-    return Raw(msgspec.json.encode(parts)), not types <= _TEXT_PARTS
+    # Not written out here: the whole list of messages is, once.
+    return parts, not types <= _TEXT_PARTS
 
 
-def _decode_objects(raw: Raw, where: str) -> list[_Object]:
+def _decode_objects(raw: Raw, where: str) -> list[_Members]:
     try:
-        return msgspec.json.decode(raw, type=list[_Object])
+        return cast("list[_Members]", _OBJECTS.decode(raw))
     except msgspec.ValidationError as error:
         raise _invalid(error, prefix=where) from error
 
 
-def _text(members: _Object, name: str, where: str) -> str:
-    param = f"{where}.{name}"
-    if name not in members:
+def _text(members: _Members, name: str, where: str) -> str:
+    raw = members.get(name)
+    if raw is None:
+        param = f"{where}.{name}"
         raise InvalidRequest(f"{param} is required", param=param)
     try:
-        return msgspec.json.decode(members[name], type=str)
+        return _TEXT.decode(cast("Raw", raw))
     except msgspec.ValidationError as error:
-        raise _invalid(error, prefix=param) from error
+        raise _invalid(error, prefix=f"{where}.{name}") from error
 
 
 def _wants_usage(options: _Object | None, *, is_stream: bool) -> bool:

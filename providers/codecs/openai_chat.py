@@ -116,7 +116,7 @@ def build_body(
     Raises:
         BadRequest: A field and the one that it is renamed to are both present and differ.
     """
-    parts = [b'{"model":', msgspec.json.encode(model_id)]
+    parts: list[bytes | msgspec.Raw] = [b'{"model":', msgspec.json.encode(model_id)]
     for name, value in request.fields.items():
         if renames and (new_name := renames.get(name)) is not None:
             twin = request.fields.get(new_name)
@@ -125,7 +125,7 @@ def build_body(
             if twin is not None:
                 continue
             name = new_name
-        parts += (b",", msgspec.json.encode(name), b":", bytes(value))
+        parts += (b",", msgspec.json.encode(name), b":", value)
     if stream:
         parts.append(b',"stream":true')
         if asks_for_usage:
