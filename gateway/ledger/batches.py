@@ -81,7 +81,6 @@ class Changes:
     Attributes:
         rows: New entries, as in `booking.EVENT_COLUMNS`.
         roll_ups: What they add to the sums, less what they replace.
-        closed_ids: Events that are open no longer.
         opened: Open attempts, as in `statements.INTENT_COLUMNS`.
         refused: What goes to quarantine.
         replays: Settlements that were booked before.
@@ -89,7 +88,6 @@ class Changes:
 
     rows: list[Values] = field(default_factory=list)
     roll_ups: RollUps = field(default_factory=RollUps)
-    closed_ids: set[bytes] = field(default_factory=set)
     opened: list[Values] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     replays: int = 0
@@ -124,10 +122,8 @@ def book(batch: Batch, *, grace_s: float) -> Changes:
     changes = Changes(refused=batch.refused)
     sums = SettledSums()
     taken: set[bytes] = set()
-    settled: set[bytes] = set()
     for settlement, records, index in batch.settlements:
         event_id = settlement.event_id
-        settled.add(event_id)
         entries = batch.known.get(event_id)
         if event_id in taken or (entries and (len(entries) > 1 or not entries[0][_IS_LOST])):
             changes.replays += 1
@@ -150,7 +146,6 @@ def book(batch: Batch, *, grace_s: float) -> Changes:
         else:
             changes.refused.append((records[index], "settled without an intent"))
     sums.fold(changes.roll_ups)
-    changes.closed_ids = settled & (taken | batch.known.keys())
     changes.opened = _still_open(batch, taken, grace_s=grace_s)
     return changes
 
@@ -159,6 +154,8 @@ def _read(payload: bytes) -> tuple[Record | None, str]:
     """The record, or None and the reason why it is none."""
     try:
         record = decode(payload)
+    except msgspec.ValidationError as error:
+        return None, f"not bookable: {error}"
     except msgspec.DecodeError as error:
         return None, f"not a record: {error}"
     reason = booking.fault(record)

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES
 from gateway.ledger.records import AttemptStatus, CostLine, Intent, Record, Settlement
-from gateway.ledger.schema import EVENT_PICO_USD_MAX, METERS
+from gateway.ledger.schema import METERS
 from pricing.usage import Quality
 
 Value = int | bytes | str | bool | list[list[str | int]] | None
@@ -17,9 +17,6 @@ Row = dict[str, Value]
 """A row by column name."""
 Values = tuple[int | bytes | str | bool | None, ...]
 """Columns of a row in a fixed order, as SQLite takes them."""
-
-_COUNT_MAX = 2**53
-_SMALL_MAX = 2**15 - 1
 
 INTENT_COLUMNS = (
     "event_id",
@@ -170,8 +167,20 @@ def expires_at_us(intent: Intent, *, grace_s: float) -> int:
 
 
 def fault(record: Record) -> str | None:
-    """Why a record cannot be booked, as a phrase; None when it can."""
-    return _intent_fault(record) if isinstance(record, Intent) else _settlement_fault(record)
+    """Why a record that was decoded cannot be booked, as a phrase; None when it can."""
+    if isinstance(record, Intent):
+        return None if math.isfinite(record.lifetime_s) else "the lifetime is no number"
+    if record.status not in _STATUS_CODES:
+        return "the status is unknown"
+    if record.quality not in _QUALITY_CODES:
+        return "the quality is unknown"
+    if not record.usage.keys() <= _METERS:
+        return "a meter is unknown"
+    # An unpriced event has neither cost nor lines.
+    total_pico_usd = sum([line.cost_pico_usd for line in record.lines])
+    is_unpriced = record.cost_pico_usd is None
+    adds_up = not record.lines if is_unpriced else total_pico_usd == record.cost_pico_usd
+    return None if adds_up else "the lines do not add up to the cost"
 
 
 def _lines_document(lines: tuple[CostLine, ...]) -> str:
@@ -181,59 +190,3 @@ def _lines_document(lines: tuple[CostLine, ...]) -> str:
             for line in lines
         ]
     ).decode()
-
-
-def _intent_fault(intent: Intent) -> str | None:
-    exposure = intent.exposure_pico_usd
-    if len(intent.event_id) != 16 or len(intent.request_id) != 16:
-        return "an id is not 16 bytes"
-    if not 0 <= intent.at_us < _COUNT_MAX:
-        return "the instant is out of range"
-    if not 1 <= intent.attempt <= _SMALL_MAX:
-        return "the attempt number is out of range"
-    if exposure is not None and not 0 <= exposure <= EVENT_PICO_USD_MAX:
-        return "the exposure is out of range"
-    if not (math.isfinite(intent.lifetime_s) and 0 <= intent.lifetime_s <= 1e9):
-        return "the lifetime is out of range"
-    return None
-
-
-def _settlement_fault(settlement: Settlement) -> str | None:
-    if len(settlement.event_id) != 16:
-        return "the id is not 16 bytes"
-    if settlement.status not in _STATUS_CODES:
-        return "the status is unknown"
-    if settlement.quality not in _QUALITY_CODES:
-        return "the quality is unknown"
-    if not settlement.usage.keys() <= _METERS:
-        return "a meter is unknown"
-    lines = settlement.lines
-    counts = (
-        settlement.settled_at_us,
-        settlement.duration_us,
-        settlement.ttft_us or 0,
-        *settlement.usage.values(),
-        *[line.units for line in lines],
-    )
-    if min(counts) < 0 or max(counts) >= _COUNT_MAX:
-        return "a count is out of range"
-    return _amount_fault(settlement)
-
-
-def _amount_fault(settlement: Settlement) -> str | None:
-    lines = settlement.lines
-    cost_pico_usd = settlement.cost_pico_usd
-    amounts = (
-        cost_pico_usd or 0,
-        settlement.provider_cost_pico_usd or 0,
-        *[line.rate_pico_usd for line in lines],
-        *[line.rate_per_units for line in lines],
-    )
-    if min(amounts) < 0 or max(amounts) > EVENT_PICO_USD_MAX:
-        return "an amount is out of range"
-    if not 0 <= settlement.http_status <= _SMALL_MAX:
-        return "the HTTP status is out of range"
-    # An unpriced event has neither cost nor lines.
-    total_pico_usd = sum([line.cost_pico_usd for line in lines])
-    adds_up = not lines if cost_pico_usd is None else total_pico_usd == cost_pico_usd
-    return None if adds_up else "the lines do not add up to the cost"

@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from gateway.ledger.database import migrating_engine
 from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.versions import newest_version
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -64,9 +65,8 @@ def revision_of(connection: sa.Connection) -> str | None:
 
 
 def head() -> str:
-    """The version that this release needs: the newest by the names of its files."""
-    versions = files("migrations").joinpath("versions").iterdir()
-    return max(one.name.partition("_")[0] for one in versions if one.name.endswith(".py"))
+    """The version that this release needs."""
+    return newest_version()
 
 
 def _with_connection(database_url: str, run: Callable[[Config], None]) -> None:

@@ -3,13 +3,25 @@
 Both are msgspec structs, encoded as canonical msgpack tagged with their kind. A record holds
 no content: no prompt, no answer, no key. Money is integer picodollars. None can be part of a
 reference cycle, so the garbage collector need not look at them (`gc=False`).
+
+Ranges are checked when a record is decoded, by msgspec; whoever makes a record keeps to them.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+EVENT_PICO_USD_MAX = 10**18
+"""Largest amount of one event, a million dollars; anything above is quarantined."""
+
+Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+Small = Annotated[int, Meta(ge=0, lt=2**15)]
+PicoUsdAmount = Annotated[int, Meta(ge=0, le=EVENT_PICO_USD_MAX)]
 
 
 class AttemptStatus(StrEnum):
@@ -53,10 +65,10 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, tag="intent", tag_field=
         lifetime_s: Seconds after which an unsettled intent counts as lost.
     """
 
-    event_id: bytes
-    at_us: int
-    request_id: bytes
-    attempt: int
+    event_id: Id
+    at_us: Count
+    request_id: Id
+    attempt: Annotated[int, Meta(ge=1, lt=2**15)]
     deployment: str
     provider: str
     upstream_model: str
@@ -68,19 +80,19 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, tag="intent", tag_field=
     cost_tags: tuple[tuple[str, str], ...]
     reason: str
     price_version: str
-    exposure_pico_usd: int | None
+    exposure_pico_usd: PicoUsdAmount | None
     is_stream: bool
     route: str
-    lifetime_s: float
+    lifetime_s: Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class CostLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One meter's cost: `units` x `rate_pico_usd` / `rate_per_units`, rounded once, half-even."""
 
     meter: str
-    units: int
-    rate_pico_usd: int
-    rate_per_units: int
+    units: Count
+    rate_pico_usd: PicoUsdAmount
+    rate_per_units: PicoUsdAmount
     cost_pico_usd: int
 
 
@@ -106,20 +118,20 @@ class Settlement(
         duration_us: Attempt start to end.
     """
 
-    event_id: bytes
-    settled_at_us: int
+    event_id: Id
+    settled_at_us: Count
     status: str
     quality: str
-    usage: dict[str, int]
+    usage: dict[str, Count]
     lines: tuple[CostLine, ...]
-    cost_pico_usd: int | None
-    provider_cost_pico_usd: int | None
-    http_status: int
+    cost_pico_usd: PicoUsdAmount | None
+    provider_cost_pico_usd: PicoUsdAmount | None
+    http_status: Small
     error_code: str
     upstream_request_id: str
     finish_reason: str
-    ttft_us: int | None
-    duration_us: int
+    ttft_us: Count | None
+    duration_us: Count
 
 
 Record = Intent | Settlement

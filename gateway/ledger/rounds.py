@@ -52,7 +52,7 @@ class LoaderLimits:
     """
 
     batch_records: int = 8_192
-    busy_records: int = 256
+    busy_records: int = 64
     gather_s: float = 0.4
     poll_s: float = 0.1
     grace_s: float = 60.0

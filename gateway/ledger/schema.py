@@ -24,8 +24,6 @@ metadata = sa.MetaData(
 
 METERS = tuple(meter.value for meter in Meter)
 """Meter columns, named like the meters, in their order."""
-EVENT_PICO_USD_MAX = 10**18
-"""Largest amount of one event, a million dollars; anything above is quarantined."""
 _TOTAL_PICO_USD_MAX = 9 * 10**18
 
 

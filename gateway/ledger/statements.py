@@ -18,7 +18,9 @@ from sqlalchemy.dialects.sqlite import insert
 from gateway.ledger import booking, roll_ups, schema
 
 IDS_MAX = 500
-"""Values of every IN list; a shorter one is filled up with its last value."""
+"""Values of a long IN list."""
+FEW_IDS = 20
+"""Values of a short one."""
 CURSOR_COLUMNS = ("directory", "number", "offset_bytes", "session")
 INTENT_COLUMNS = ("event_id", "directory", "session", "at_us", "expires_at_us", "payload")
 
@@ -48,26 +50,19 @@ def add_to_days() -> str:
 
 
 @cache
-def select_entries() -> str:
-    """Entries of `IDS_MAX` events, columns as in `booking.EVENT_COLUMNS`, lowest entry first."""
+def select_entries(count: int) -> str:
+    """Entries of so many events, columns as in `booking.EVENT_COLUMNS`, lowest entry first."""
     table = schema.spend_event
     columns = [table.c[name] for name in booking.EVENT_COLUMNS]
     selected = cast("sa.Select[tuple[object]]", sa.select(*columns))
-    return _text(selected.where(_is_one_of(table)).order_by(table.c.entry))
+    return _text(selected.where(_is_one_of(table, count)).order_by(table.c.entry))
 
 
 @cache
-def select_intents() -> str:
-    """Payloads of those of `IDS_MAX` events that are open."""
+def take_intents(count: int) -> str:
+    """Close those of so many events that are open; gives their payloads."""
     table = schema.attempt_intent
-    return _text(sa.select(table.c.payload).where(_is_one_of(table)))
-
-
-@cache
-def delete_intents() -> str:
-    """Close `IDS_MAX` events."""
-    table = schema.attempt_intent
-    return _text(sa.delete(table).where(_is_one_of(table)))
+    return _text(sa.delete(table).where(_is_one_of(table, count)).returning(table.c.payload))
 
 
 @cache
@@ -87,11 +82,15 @@ def move_cursor() -> str:
 
 
 def id_lists(event_ids: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:
-    """The ids, sorted, in lists of `IDS_MAX`."""
+    """The ids, sorted, in lists of `FEW_IDS` or `IDS_MAX`, filled up with their last id.
+
+    Two lengths only, so that the driver keeps the statements that it has parsed.
+    """
     ordered = sorted(event_ids)
     for start in range(0, len(ordered), IDS_MAX):
         some = ordered[start : start + IDS_MAX]
-        yield (*some, *(some[-1:] * (IDS_MAX - len(some))))
+        count = FEW_IDS if len(some) <= FEW_IDS else IDS_MAX
+        yield (*some, *(some[-1:] * (count - len(some))))
 
 
 def _insert(table: sa.Table, columns: Sequence[str]) -> sqlite.Insert:
@@ -106,8 +105,8 @@ def _add_sums(table: sa.Table, key: Sequence[str]) -> str:
     return _text(statement.on_conflict_do_update(index_elements=list(key), set_=added))
 
 
-def _is_one_of(table: sa.Table) -> sa.ColumnElement[bool]:
-    return table.c.event_id.in_([sa.bindparam(f"id_{index}") for index in range(IDS_MAX)])
+def _is_one_of(table: sa.Table, count: int) -> sa.ColumnElement[bool]:
+    return table.c.event_id.in_([sa.bindparam(f"id_{index}") for index in range(count)])
 
 
 def _text(statement: sa.ClauseElement) -> str:

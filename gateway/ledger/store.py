@@ -80,8 +80,10 @@ class Store:
         """Add to a batch what the database knows of its events, and the ids of its names."""
         settled_ids = {settlement.event_id for settlement, _, _ in batch.settlements}
         batch.known = _known_entries(connection, batch.intents.keys() | settled_ids)
-        for intent in _intents_of(connection, settled_ids - batch.intents.keys()):
-            batch.add_open(intent)
+        # Whatever becomes of a settlement, its attempt is open no longer.
+        for intent in _take_intents(connection, settled_ids):
+            if intent.event_id not in batch.intents:
+                batch.add_open(intent)
         for name in batch.names.values():
             name.ids = self._dimensions.of_intent(connection, name.intent)
 
@@ -105,7 +107,7 @@ class Store:
             for row in rows:
                 roll_ups.add(booking.row_of(row))
             _insert_events(connection, rows, roll_ups)
-            _delete_intents(connection, ids)
+            _take_intents(connection, ids)
             closed.add(Applied(events=len(rows), lost=len(rows)))
         return closed
 
@@ -116,9 +118,8 @@ class Store:
 
 
 def _write(connection: sa.Connection, changes: Changes, *, now_us: int) -> Applied:
-    """Insert, roll up, open and close attempts, and keep aside what was refused."""
+    """Insert, roll up, open attempts, and keep aside what was refused."""
     _insert_events(connection, changes.rows, changes.roll_ups)
-    _delete_intents(connection, changes.closed_ids)
     if changes.opened:
         connection.exec_driver_sql(statements.insert_intents(), changes.opened)
     return Applied(
@@ -200,18 +201,18 @@ def _known_entries(
     """Entries that events have already, lowest first, columns as in `booking.EVENT_COLUMNS`."""
     known: dict[bytes, list[Values]] = {}
     for ids in statements.id_lists(event_ids):
-        found = connection.exec_driver_sql(statements.select_entries(), ids)
+        found = connection.exec_driver_sql(statements.select_entries(len(ids)), ids)
         for row in cast("Sequence[Values]", found.all()):
             known.setdefault(cast("bytes", row[0]), []).append(tuple(row))
     return known
 
 
-def _intents_of(connection: sa.Connection, event_ids: Iterable[bytes]) -> list[Intent]:
-    """Those of the events that are open in the database."""
+def _take_intents(connection: sa.Connection, event_ids: Iterable[bytes]) -> list[Intent]:
+    """Close those of the events that are open in the database, and give what they are."""
     return [
         intent
         for ids in statements.id_lists(event_ids)
-        for intent in _decoded(connection.exec_driver_sql(statements.select_intents(), ids))
+        for intent in _decoded(connection.exec_driver_sql(statements.take_intents(len(ids)), ids))
     ]
 
 
@@ -238,8 +239,3 @@ def _insert_events(connection: sa.Connection, rows: list[Values], roll_ups: Roll
         (statements.add_to_days(), roll_ups.days),
     ):
         connection.exec_driver_sql(statement, [(*key, *amounts) for key, amounts in cells.items()])
-
-
-def _delete_intents(connection: sa.Connection, event_ids: Iterable[bytes]) -> None:
-    for ids in statements.id_lists(event_ids):
-        connection.exec_driver_sql(statements.delete_intents(), ids)

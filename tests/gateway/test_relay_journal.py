@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import schema
+from gateway.ledger import records
 from gateway.ledger.errors import SpoolError, SpoolFull
 from gateway.ledger.price_label import is_nominal
 from gateway.ledger.records import AttemptStatus, Intent, Settlement, decode, encode
@@ -185,7 +185,7 @@ def test_counts_that_no_ledger_could_hold_leave_the_attempt_unpriced():
     usage = report(output_tokens=10**12 - 1)
     found = made.settle(begin(made), Outcome(status=S.OK, usage=usage, is_usage_final=True))
     assert (found.cost_pico_usd, found.lines) == (None, ())
-    assert EVENT_PICO_USD_MAX == schema.EVENT_PICO_USD_MAX
+    assert EVENT_PICO_USD_MAX == records.EVENT_PICO_USD_MAX
     assert decode(encode(found)) == found
 
 
