@@ -20,9 +20,11 @@ from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.policy_proof import proved_policy
 from gateway.relay.attempts import Relay, RelayLimits
 from gateway.relay.journal import Journal
+from gateway.relay.retry_budget import RetryBudget
 from gateway.settings.declared_keys import fixed_key_records, load_admin_key
 from gateway.settings.document import Settings
 from gateway.settings.loader import LoadedConfig
+from gateway.settings.providers import LocalProvider
 from gateway.settings.secrets import Label, load_master_keys, resolve
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import Scraper
@@ -107,6 +109,7 @@ def build_service(
         ValueError: A key is declared twice.
     """
     settings = config.settings
+    health.quota_groups = quota_groups(settings)
     rng = random.Random()  # seeded by the kernel
     metrics = Metrics(secrets.token_hex(8))
     new_id = uuid7_maker(clock, rng)
@@ -118,6 +121,10 @@ def build_service(
         rng=rng,
         metrics=metrics,
         health=health,
+        budget=RetryBudget(
+            share_ratio=settings.routing.retries.budget_percent / 100.0,
+            monotonic_s=clock.monotonic_s,
+        ),
         status_of=lambda error: row_of(error).status,
     )
     service = Service(
@@ -209,6 +216,15 @@ def build_admission(
         providers=providers,
         health=health,
     )
+
+
+def quota_groups(settings: Settings) -> dict[str, str]:
+    """Quota group by provider, for those that have one."""
+    return {
+        name: provider.quota_group
+        for name, provider in settings.providers.items()
+        if not isinstance(provider, LocalProvider) and provider.quota_group is not None
+    }
 
 
 def relay_limits(settings: Settings) -> RelayLimits:

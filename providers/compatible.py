@@ -146,6 +146,7 @@ class OpenAiCompatibleProvider:
         self._secrets = [
             secret for secret in (account.api_key, *account.extra_headers.values()) if secret
         ]
+        self._hosts = [self._url.host] if self._url.host else []
         headers = {
             "content-type": "application/json",
             "user-agent": "fareway",
@@ -256,6 +257,7 @@ class OpenAiCompatibleProvider:
         return ErrorContext(
             deployment=deployment,
             secrets=self._secrets,
+            hosts=self._hosts,
             now=self._clock(),
             headers=headers,
             request_id=facts.upstream_request_id,

@@ -19,20 +19,21 @@ from gateway.http.cycle import Cycle
 from gateway.http.errors import error_headers, openai_body, openai_event, row_of
 from gateway.http.guard import Ending, RequestGuard
 from gateway.http.messages import (
+    BODY_STALL_S,
     ClientGone,
     Headers,
-    Receive,
+    check_declared_length,
     check_is_json,
     check_length,
     header,
     header_lines,
-    read_body,
 )
 from gateway.http.service import Service
 from gateway.relay.attempts import Job
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, header_text, request_id_lines
+from gateway.routing.decision import Stage
 from gateway.routing.ranking import Candidate
 from providers.contract import ChatRequest
 
@@ -54,13 +55,11 @@ class ChatCall:
     Attributes:
         service: The worker's parts.
         headers: Raw request headers, names in lower case.
-        receive: ASGI's.
         cycle: The connection's side of the call.
     """
 
     service: Service
     headers: Headers
-    receive: Receive
     cycle: Cycle
 
     async def run(self) -> None:
@@ -117,12 +116,12 @@ class ChatCall:
         await self._relay(job, client)
 
     async def _body(self) -> bytes:
+        max_bytes = self.service.max_body_bytes
         whole = self.cycle.take_whole_body()
         if whole is None:
-            return await read_body(
-                self.receive, self.headers, max_bytes=self.service.max_body_bytes
-            )
-        check_length(len(whole), self.service.max_body_bytes)
+            check_declared_length(self.headers, max_bytes)
+            return await self.cycle.gather_body(max_bytes=max_bytes, stall_s=BODY_STALL_S)
+        check_length(len(whole), max_bytes)
         return whole
 
     async def _relay(self, job: Job, client: ClientStream) -> None:
@@ -223,6 +222,7 @@ class ChatCall:
             accepted_s=accepted_s,
             head=head,
             adapted=adapted,
+            is_narrowed_by_privacy=any(one.stage is Stage.PRIVACY for one in decision.excluded),
         )
 
     def _ordered(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import msgspec
@@ -22,16 +22,20 @@ from gateway.health import HealthBoard
 from gateway.ledger.errors import SpoolError
 from gateway.ledger.records import AttemptStatus, Settlement
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
+from gateway.relay.course import Course, Next, Planner
+from gateway.relay.failures import EMPTY_ANSWER_RETRIES, Failure, was_refused
 from gateway.relay.frames import StreamFrames
 from gateway.relay.heartbeat import Heartbeat
 from gateway.relay.journal import Booking, Journal, OpenAttempt, Outcome
-from gateway.relay.plan import EMPTY_ANSWER_RETRIES, Failure, final_error, next_step, was_refused
 from gateway.relay.request_head import RequestHead, header_text
+from gateway.relay.retry_budget import RetryBudget
+from gateway.relay.retry_policy import RetryPolicy
+from gateway.relay.verdict import final_error
 from gateway.routing.ranking import Candidate
 from gateway.telemetry.metrics import Metrics
 from pricing.money import format_usd
 from providers.contract import AttemptFacts, ChatRequest, Deadlines, Provider
-from providers.errors import CapacityError, ProviderError, UpstreamFault
+from providers.errors import CapacityError, ProviderError, RateLimited, UpstreamFault
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +55,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         accepted_s: Monotonic instant at which the request was accepted.
         head: The part of the answer's head that does not depend on the attempt.
         adapted: Changes to the request that were made before any attempt.
+        is_narrowed_by_privacy: Whether tags kept deployments of the model out of the candidates.
     """
 
     booking: Booking
@@ -61,6 +66,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     accepted_s: float
     head: RequestHead
     adapted: Sequence[str] = ()
+    is_narrowed_by_privacy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +74,12 @@ class RelayLimits:
     """The relay's settings.
 
     Attributes:
-        deadlines: Of each attempt.
+        deadlines: Of each attempt; the total one is the whole request's.
         attempts_max: Attempts per request.
         within_s: No attempt starts later than this after the first.
         heartbeat_s: Silence after which a stream gets a comment.
         is_strict: Whether an intent is on disk before dispatch.
-        flush_s: How long after an attempt's total deadline a client may take to read its answer.
+        flush_s: How long after the total deadline a client may take to read its answer.
     """
 
     deadlines: Deadlines
@@ -100,7 +106,8 @@ class Relay:
         clock: For durations.
         rng: For jitter.
         metrics: Counters and histograms.
-        health: Told about pauses that upstreams ask for.
+        health: Told who lacks capacity, and who served.
+        budget: Bounds repeated attempts over all requests.
         status_of: The HTTP status that an error will have, for the ledger's row.
     """
 
@@ -111,6 +118,7 @@ class Relay:
     rng: random.Random
     metrics: Metrics
     health: HealthBoard
+    budget: RetryBudget
     status_of: Callable[[GatewayError], int]
 
     async def run(self, job: Job, client: ClientStream) -> None:
@@ -135,40 +143,89 @@ class Relay:
                 heartbeat.stop()
 
     async def _run_attempts(self, job: Job, client: ClientStream) -> None:
-        failures: list[Failure] = []
         first_s = self.clock.monotonic_s()
-        index = 0
+        candidate = job.candidates[0]
+        deadlines = self.limits.deadlines
+        course: Course | None = None
+        self.budget.note_first(self.health.domain_of(candidate.deployment))
         while True:
-            candidate = job.candidates[index]
+            failures = () if course is None else tuple(course.failures)
             attempt = _Attempt(
-                relay=self, job=job, candidate=candidate, client=client, failures=tuple(failures)
+                relay=self,
+                job=job,
+                candidate=candidate,
+                client=client,
+                failures=failures,
+                deadlines=deadlines,
             )
             client.attempt = (candidate.deployment, len(failures) + 1)
             try:
                 await attempt.run()
             except ProviderError as error:
-                failures.append(Failure(deployment=candidate.deployment, error=error))
-                if isinstance(error, CapacityError) and error.retry_after_s:
-                    self.health.pause(candidate.deployment, error.retry_after_s)
+                course = course or self._course(job)
+                step = self._after(course, candidate, error, client, first_s)
             else:
+                self.health.note_success(candidate.deployment)
                 return
-            step = None
-            if not client.has_content:
-                step = next_step(
-                    failures,
-                    candidates=[c.deployment for c in job.candidates],
-                    attempts_max=self.limits.attempts_max,
-                    elapsed_s=self.clock.monotonic_s() - first_s,
-                    within_s=self.limits.within_s,
-                    rng=self.rng,
-                )
             if step is None:
-                failure = final_error(failures)
-                failure.deployment, failure.attempts = candidate.deployment, len(failures)
-                raise failure
-            self.metrics.note_retry(type(failures[-1].error).__name__, step.candidate != index)
+                raise self._failure(job, course, candidate, first_s)
+            following = job.candidates[step.candidate]
+            self.metrics.note_retry(
+                type(course.failures[-1].error).__name__, following is not candidate
+            )
             await anyio.sleep(step.pause_s)
-            index = step.candidate
+            candidate = following
+            left_s = self.limits.deadlines.total_s - (self.clock.monotonic_s() - first_s)
+            deadlines = replace(self.limits.deadlines, total_s=max(left_s, 0.0))
+
+    def _course(self, job: Job) -> Course:
+        """What follows failures; made at the first one, since most requests have none."""
+        limits = self.limits
+        planner = Planner(
+            policy=RetryPolicy(
+                attempts_max=limits.attempts_max,
+                within_s=min(limits.within_s, limits.deadlines.total_s),
+                rng=self.rng,
+            ),
+            budget=self.budget,
+            domain_of=self.health.domain_of,
+            on_refused=self.metrics.note_retry_refused,
+        )
+        return Course(
+            planner=planner, candidates=[candidate.deployment for candidate in job.candidates]
+        )
+
+    def _after(
+        self,
+        course: Course,
+        candidate: Candidate,
+        error: ProviderError,
+        client: ClientStream,
+        first_s: float,
+    ) -> Next | None:
+        """Write a failure down, and what follows it; nothing once content went out."""
+        paused_s = None
+        if isinstance(error, CapacityError):
+            paused_s = self.health.note_lack(
+                candidate.deployment,
+                asked_s=error.retry_after_s,
+                is_quota=isinstance(error, RateLimited),
+            )
+        elapsed_s = self.clock.monotonic_s() - first_s
+        course.note(candidate.deployment, error, elapsed_s=elapsed_s, paused_s=paused_s)
+        return None if client.has_content else course.next(elapsed_s)
+
+    def _failure(
+        self, job: Job, course: Course, candidate: Candidate, first_s: float
+    ) -> GatewayError:
+        failure = final_error(
+            course.failures,
+            elapsed_s=self.clock.monotonic_s() - first_s,
+            total_s=self.limits.deadlines.total_s,
+            is_narrowed_by_privacy=job.is_narrowed_by_privacy,
+        )
+        failure.deployment, failure.attempts = candidate.deployment, len(course.failures)
+        return failure
 
     def head(self, job: Job, deployment: str, attempts: int, adapted: Sequence[str]) -> bytes:
         """Response header lines that name the attempt."""
@@ -192,6 +249,7 @@ class _Attempt:
     candidate: Candidate
     client: ClientStream
     failures: Sequence[Failure]
+    deadlines: Deadlines
 
     async def run(self) -> None:
         """Dispatch, relay, settle.
@@ -208,7 +266,7 @@ class _Attempt:
             reason=self.candidate.reason,
             price=self.candidate.price,
             exposure_pico_usd=self.candidate.exposure_pico_usd,
-            lifetime_s=relay.limits.deadlines.total_s + SETTLE_GRACE_S,
+            lifetime_s=self.deadlines.total_s + SETTLE_GRACE_S,
         )
         facts = AttemptFacts(attempt_id=opened.event_id.hex())
         outcome = Outcome(  # as after a fault of ours; replaced by every other end
@@ -259,9 +317,8 @@ class _Attempt:
     async def _relay(self, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome) -> None:
         provider_name, _, model_id = self.candidate.deployment.partition("/")
         provider = self.relay.providers[provider_name]
-        deadlines = self.relay.limits.deadlines
         async with provider.stream(
-            model_id, self.job.request, deadlines=deadlines, facts=facts
+            model_id, self.job.request, deadlines=self.deadlines, facts=facts
         ) as batches:
             async for batch in batches:
                 data = frames.take(batch)
@@ -309,7 +366,8 @@ class _Attempt:
         self, error: ProviderError, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome
     ) -> None:
         failure = final_error(
-            [*self.failures, Failure(deployment=self.candidate.deployment, error=error)]
+            [*self.failures, Failure(deployment=self.candidate.deployment, error=error)],
+            is_narrowed_by_privacy=self.job.is_narrowed_by_privacy,
         )
         outcome.http_status = self.relay.status_of(failure)
         outcome.error_code = error.code or type(error).__name__

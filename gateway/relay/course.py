@@ -53,7 +53,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """What every request's course is planned with; one per worker.
+    """What a request's course is planned with.
 
     Attributes:
         policy: Attempts, seconds and pauses.
@@ -67,18 +67,6 @@ class Planner:
     domain_of: Callable[[str], str]
     on_refused: Callable[[str], None]
 
-    def begin(self, deployment: str) -> None:
-        """Count the first attempt of a request."""
-        self.budget.note_first(self.domain_of(deployment))
-
-    def course(self, candidates: Sequence[str]) -> Course:
-        """The course of a request whose first attempt has failed.
-
-        Args:
-            candidates: Deployments in the decision's order; nothing else will be named.
-        """
-        return Course(planner=self, candidates=candidates)
-
 
 @dataclass(slots=True, kw_only=True)
 class Course:
@@ -86,7 +74,7 @@ class Course:
 
     Attributes:
         planner: What it is planned with.
-        candidates: Deployments in the decision's order.
+        candidates: Deployments in the decision's order; nothing else is ever named.
         failures: In the order of their attempts.
         end: Why nothing follows the last one, None while something does.
     """

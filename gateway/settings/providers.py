@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from gateway.settings.connections import ConnectionSource
 from gateway.settings.credentials import ApiKeySource
 from gateway.settings.prices import Prices
-from gateway.settings.scalars import BaseUrl, Gibibytes, Many, Section
+from gateway.settings.scalars import BaseUrl, Gibibytes, Many, Name, Section
 from gateway.settings.trust import TrustClaim
 
 VendorKind = Literal[
@@ -44,6 +44,10 @@ class ProviderBase(Section):
 
 class RemoteBase(ProviderBase, ConnectionSource):
     """What every provider has that is not the embedded engine."""
+
+    quota_group: Name | None = None
+    """Name of the quota that its deployments, and those of other providers that name it, use up
+    together; unset: each deployment has a quota of its own."""
 
 
 class LocalModelSettings(Section):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gateway.settings.scalars import Percentile, Seconds, Section
+from gateway.settings.scalars import Percent, Percentile, Seconds, Section
 
 Strategy = Literal["cheapest", "fastest", "balanced"]
 
@@ -27,6 +27,8 @@ class RetrySettings(Section):
     """Attempts of one request, the first included."""
     within_s: Seconds = 30.0
     """Seconds after which no new attempt begins."""
+    budget_percent: Percent = 20.0
+    """Attempts that repeat a deployment, in percent of its requests; beside one a second."""
 
 
 class RoutingSettings(Section):

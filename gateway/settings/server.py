@@ -8,7 +8,7 @@ from gateway.settings.scalars import Seconds, Section, Word
 
 
 class TimeoutSettings(Section):
-    """How long one attempt may take; each ends the attempt on its own."""
+    """How long a request may wait; each ends the attempt that runs."""
 
     connect_s: Seconds = 5.0
     """Until the connection to the upstream stands."""
@@ -17,7 +17,7 @@ class TimeoutSettings(Section):
     between_tokens_s: Seconds = 60.0
     """Between two reads once content flows."""
     total_s: Seconds = 900.0
-    """For the whole attempt."""
+    """For the whole request: all its attempts and the pauses between them."""
 
 
 class ServerSettings(Section):
@@ -34,6 +34,6 @@ class ServerSettings(Section):
     max_body_mib: int = Field(default=64, ge=1, le=1024)
     """Largest request body in MiB."""
     timeouts: TimeoutSettings = Field(default_factory=TimeoutSettings)
-    """How long an attempt may wait."""
+    """How long a request may wait."""
     heartbeat_s: Seconds = 15.0
     """Silence on a stream after which a heartbeat comment is sent."""

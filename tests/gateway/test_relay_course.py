@@ -60,9 +60,7 @@ def make_course(candidates="abc", *, attempts=9, within_s=30.0, budget=None, see
         domain_of=lambda name: GROUPS.get(name.partition("/")[0], name),
         on_refused=refused.append,
     )
-    made = planner.course(list(candidates))
-    planner.begin(made.candidates[0])
-    return made
+    return Course(planner=planner, candidates=list(candidates))
 
 
 def step(*failures, elapsed_s=0.0, **options) -> tuple[Course, Next | None]:

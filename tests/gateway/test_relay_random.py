@@ -13,12 +13,17 @@ from providers.errors import (
     BadRequest,
     BadWire,
     ConnectionLost,
+    ContentFiltered,
     ContextTooLong,
     CredentialError,
+    FirstTokenTimeout,
     NotSent,
     Overloaded,
     RateLimited,
+    StaleConnection,
     StreamStalled,
+    TotalTimeout,
+    Unavailable,
     UpstreamFault,
 )
 from tests.gateway.fake_provider import FakeProvider, Step, answer
@@ -28,8 +33,9 @@ from tests.gateway.stream_reading import assemble
 pytestmark = pytest.mark.anyio
 
 KINDS = (
-    BadRequest, BadWire, ConnectionLost, ContextTooLong, CredentialError, NotSent, Overloaded,
-    RateLimited, StreamStalled, UpstreamFault, KeyError,
+    BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
+    FirstTokenTimeout, NotSent, Overloaded, RateLimited, StaleConnection, StreamStalled,
+    TotalTimeout, Unavailable, UpstreamFault, KeyError,
 )  # fmt: skip
 REQUESTS = 96
 NAMES = ("a", "b", "c")
