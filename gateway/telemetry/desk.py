@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.channel import Channel, ChannelError
+from gateway.telemetry.exposition import render
 from gateway.telemetry.snapshot import Series, Snapshot, Totals
 from gateway.telemetry.sources import engine_series, ledger_series, process_series
 from local_engine.api import EngineStats
@@ -53,6 +54,11 @@ class MetricsDesk:
         # Taken out first, so that the newest are at the end.
         self._last.pop(snapshot.source, None)
         self._last[snapshot.source] = snapshot
+
+    async def text(self) -> bytes:
+        """Prometheus' text of everything; made here, for workers have requests to serve."""
+        series = await self.collect()
+        return await anyio.to_thread.run_sync(render, series)
 
     async def collect(self) -> list[Series]:
         """Everything, as one scrape shows it."""

@@ -9,6 +9,7 @@ A histogram is a list: one count per bucket, the count beyond the last bound, th
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -30,9 +31,11 @@ SERIES_MAX = 2_000
 """Label sets per table; what comes beyond them is counted under `OTHER`, never dropped."""
 
 OTHER = "other"
+SERIES_PER_TURN = 500
+"""Made before the event loop has its turn; about a quarter of a millisecond's worth."""
 
 Source = Callable[[], Iterable[Series]]
-"""Numbers that are kept elsewhere and read when somebody asks."""
+"""Numbers that are kept elsewhere and read when somebody asks; copies."""
 
 _TOKEN_METERS: Mapping[str, tuple[str, str]] = {
     Meter.INPUT.value: ("input", "none"),
@@ -175,37 +178,50 @@ class Metrics:
             self._stall_max_s = late_s
 
     def snapshot(self) -> Snapshot:
-        """Everything counted so far; a copy."""
-        totals = Totals()
-        totals.add(self._series())
-        for source in self._sources:
-            totals.add(source())
-        return Snapshot(source=self._source, series=totals.series())
+        """Everything counted so far, a copy; a metric and its labels may come in several parts."""
+        return Snapshot(source=self._source, series=list(self._series()))
+
+    async def tell(self) -> Snapshot:
+        """The same, letting the event loop go on meanwhile: thousands of series take milliseconds.
+
+        Counts of requests that end meanwhile may be in some of it and not in the rest.
+        """
+        series: list[Series] = []
+        for one in self._series():
+            series.append(one)
+            if len(series) % SERIES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return Snapshot(source=self._source, series=series)
 
     def render(self) -> bytes:
         """This worker's numbers alone as Prometheus' text."""
-        return render(self.snapshot().series)
+        totals = Totals()
+        totals.add(self._series())
+        return render(totals.series())
 
     def _series(self) -> Iterator[Series]:
-        for (route, status), durations in self._requests.items():
+        """Copies; requests may be counted between one and the next."""
+        for (route, status), durations in list(self._requests.items()):
             labels = (route, str(status) if status else OTHER)
             yield Series("fareway_requests_total", labels, [sum(durations[:-1])])
-            yield Series("fareway_request_duration_seconds", labels, durations)
-        yield Series("fareway_gateway_overhead_seconds", (), self._overhead)
-        for (team, deployment), record in self._attempts.items():
+            yield Series("fareway_request_duration_seconds", labels, durations.copy())
+        yield Series("fareway_gateway_overhead_seconds", (), self._overhead.copy())
+        for (team, deployment), record in list(self._attempts.items()):
             yield from _attempt_series(team, deployment, record)
-        for deployment, (ttft, durations, decode_tps) in self._deployments.items():
+        for deployment, (ttft, durations, decode_tps) in list(self._deployments.items()):
             labels = (deployment,)
-            yield Series("fareway_attempt_duration_seconds", labels, durations)
+            yield Series("fareway_attempt_duration_seconds", labels, durations.copy())
             if any(ttft):
-                yield Series("fareway_time_to_first_token_seconds", labels, ttft)
+                yield Series("fareway_time_to_first_token_seconds", labels, ttft.copy())
             if any(decode_tps):
-                yield Series("fareway_decode_tokens_per_second", labels, decode_tps)
-        for (family, label), count in self._counts.items():
+                yield Series("fareway_decode_tokens_per_second", labels, decode_tps.copy())
+        for (family, label), count in list(self._counts.items()):
             yield Series(family, (label,), [count])
-        yield Series("fareway_loop_stall_seconds", (), self._stalls)
-        yield Series("fareway_loop_stall_cpu_seconds", (), self._stalls_cpu)
+        yield Series("fareway_loop_stall_seconds", (), self._stalls.copy())
+        yield Series("fareway_loop_stall_cpu_seconds", (), self._stalls_cpu.copy())
         yield Series("fareway_loop_stall_max_seconds", (), [self._stall_max_s])
+        for source in self._sources:
+            yield from source()
 
     def _new_request(self, route: str, status: int) -> list[float]:
         if len(self._requests) >= SERIES_MAX:
@@ -254,9 +270,9 @@ def _note_speed(decode_tps: list[float], usage: Mapping[str, int], decode_s: flo
 
 def _attempt_series(team: str, deployment: str, record: _AttemptRecord) -> Iterator[Series]:
     labels = (team, deployment)
-    for status, count in record.statuses.items():
+    for status, count in list(record.statuses.items()):
         yield Series("fareway_attempts_total", (*labels, status), [count])
-    for meter, units in record.units.items():
+    for meter, units in list(record.units.items()):
         token_labels = _TOKEN_METERS.get(meter)
         if token_labels is not None:
             yield Series("fareway_tokens_total", (*labels, *token_labels), [units])

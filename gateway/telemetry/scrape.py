@@ -1,4 +1,4 @@
-"""A worker's part of a scrape: ask the supervisor for everybody's numbers and write them out."""
+"""A worker's part of a scrape: ask the supervisor for everybody's numbers and hand them out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import anyio.to_thread
 
 from gateway.channel import Channel, ChannelError
-from gateway.telemetry.exposition import render
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.snapshot import Series
 
 COLLECT_S = 8.0
 """Prometheus waits 10 s by default."""
@@ -38,13 +36,10 @@ class Scraper:
             ScrapeFailed: There is no answer; a scrape that fails is better than one that lies.
         """
         if self.supervisor is None:
-            series = self.metrics.snapshot().series
-        else:
-            try:
-                series = await self.supervisor.call(
-                    "metrics", None, result_type=list[Series], timeout_s=COLLECT_S
-                )
-            except ChannelError as error:
-                raise ScrapeFailed(f"the supervisor did not tell the metrics: {error}") from error
-        # Thousands of series take longer than the event loop may be held.
-        return await anyio.to_thread.run_sync(render, series)
+            return await anyio.to_thread.run_sync(self.metrics.render)
+        try:
+            return await self.supervisor.call(
+                "metrics", None, result_type=bytes, timeout_s=COLLECT_S
+            )
+        except ChannelError as error:
+            raise ScrapeFailed(f"the supervisor did not tell the metrics: {error}") from error

@@ -34,4 +34,4 @@ class TimedFiles(KernelFiles):
 
     def series(self) -> Iterator[Series]:
         """The durations."""
-        yield Series("fareway_spool_sync_seconds", (), self._syncs)
+        yield Series("fareway_spool_sync_seconds", (), self._syncs.copy())

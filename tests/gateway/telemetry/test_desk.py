@@ -229,10 +229,10 @@ async def test_a_process_that_is_gone_and_a_ledger_that_is_away_leave_the_rest()
 
 async def test_a_worker_asks_the_supervisor_and_fails_the_scrape_without_it():
     ours, theirs = socket_pair()
-    series = [Series("fareway_retries_total", (REASON,), [41])]
+    text = b'fareway_retries_total{reason="Overloaded"} 41.0\n'
 
     async def collect(_params, _fds):
-        return series
+        return text
 
     worker = Channel(ours, {}, name="supervisor")
     supervisor = Channel(theirs, {"metrics": method(type(None), collect)}, name="worker")
@@ -240,8 +240,14 @@ async def test_a_worker_asks_the_supervisor_and_fails_the_scrape_without_it():
     async with anyio.create_task_group() as tasks:
         for one in (worker, supervisor):
             tasks.start_soon(one.run)
-        assert b'fareway_retries_total{reason="Overloaded"} 41.0' in await scraper.text()
+        assert await scraper.text() == text
         supervisor.close()
         with pytest.raises(ScrapeFailed, match="supervisor"):
             await scraper.text()
         worker.close()
+
+
+async def test_the_supervisor_writes_the_text():
+    async with machine() as here:
+        here.start("a").metrics.note_retry(REASON, False)
+        assert b'fareway_retries_total{reason="Overloaded"} 1.0\n' in await here.desk.text()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.telemetry.families import DURATION_BUCKETS_S, FAMILIES
-from gateway.telemetry.metrics import OTHER, SERIES_MAX, Metrics
+from gateway.telemetry.metrics import OTHER, SERIES_MAX, SERIES_PER_TURN, Metrics
 from gateway.telemetry.snapshot import Series
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import KEY, NOWHERE, body, running_gateway
@@ -169,6 +170,30 @@ def test_label_sets_beyond_the_bound_are_counted_together():
         assert sum(one.values[0] for one in found) == many
         (rest,) = [one for one in found if one.labels == labels]
         assert rest.values == [50]
+
+
+async def test_the_loop_goes_on_while_thousands_of_series_are_told():
+    metrics = Metrics()
+    for number in range(SERIES_PER_TURN * 3):
+        metrics.note_retry(f"Reason{number}", False)
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            # What is counted meanwhile does no harm.
+            metrics.note_retry(f"Later{turns}", False)
+            metrics.note_attempt(f"up/{turns}", "apps", settlement(1), None)
+            await anyio.sleep(0)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count)
+        told = await metrics.tell()
+        tasks.cancel_scope.cancel()
+    assert turns >= 3
+    before = [one for one in told.series if one.labels and one.labels[0].startswith("Reason")]
+    assert len(before) == SERIES_PER_TURN * 3
 
 
 def test_every_series_is_described():
