@@ -113,11 +113,9 @@ class Application:
                     self._pages = await anyio.to_thread.run_sync(self._make_pages, self.service)
         await self._pages(scope, receive, send)
 
-    async def _chat(self, scope: Scope, receive: Receive, _send: Send) -> None:
+    async def _chat(self, scope: Scope, _receive: Receive, _send: Send) -> None:
         cycle = cast("Cycle", scope[CYCLE])
-        await ChatCall(
-            service=self.service, headers=_headers(scope), receive=receive, cycle=cycle
-        ).run()
+        await ChatCall(service=self.service, headers=_headers(scope), cycle=cycle).run()
 
     async def _models(self, scope: Scope, _receive: Receive, send: Send) -> None:
         principal = authenticate(self.service, _headers(scope))

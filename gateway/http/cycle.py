@@ -8,11 +8,15 @@ follow an error of the other's. A write never waits; `drain` does.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from gateway.errors import BodyTooSlow
+from gateway.http.messages import ClientGone, check_length
 
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -28,6 +32,10 @@ class Cycle(RequestResponseCycle):
     """
 
     on_gone: Callable[[], None] | None = None
+    _parts: list[bytes] | None = None  # of a body that is being gathered
+    _gathered_bytes = 0
+    _bytes_max = 0
+    _moved_at = 0.0
 
     def note_gone(self) -> None:
         """The connection is lost; whoever works on this request is told."""
@@ -49,6 +57,59 @@ class Cycle(RequestResponseCycle):
         self.body = bytearray()
         self.message_event.clear()
         return body
+
+    def add_part(self, part: bytes) -> bool:
+        """Take a part of the body for `gather_body`; False when nobody is gathering."""
+        if self._parts is None:
+            return False
+        self._parts.append(part)
+        self._gathered_bytes += len(part)
+        self._moved_at = asyncio.get_running_loop().time()
+        if self._gathered_bytes > self._bytes_max:
+            self.flow.pause_reading()
+            self.message_event.set()
+        return True
+
+    async def gather_body(self, *, max_bytes: int, stall_s: float) -> bytes:
+        """Wait for the rest of the body: one wake-up for all of it, and one copy.
+
+        Args:
+            max_bytes: The bound; not a byte more than one read brings is kept beyond it.
+            stall_s: Longest silence.
+
+        Raises:
+            BodyTooLarge: It is longer.
+            BodyTooSlow: The client fell silent.
+            ClientGone: The client left.
+        """
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
+        self._parts = parts = [bytes(self.body)]
+        self._gathered_bytes, self._bytes_max = len(parts[0]), max_bytes
+        self._moved_at = asyncio.get_running_loop().time()
+        self.body = bytearray()
+        self.flow.resume_reading()
+        try:
+            while True:
+                if self.disconnected:
+                    raise ClientGone
+                check_length(self._gathered_bytes, max_bytes)
+                if not self.more_body:
+                    return b"".join(parts)
+                await self._wait_for_more(stall_s)
+        finally:
+            self._parts = None
+
+    async def _wait_for_more(self, stall_s: float) -> None:
+        self.message_event.clear()
+        moved_at = self._moved_at
+        try:
+            async with asyncio.timeout_at(moved_at + stall_s):
+                await self.message_event.wait()
+        except TimeoutError:
+            if self._moved_at == moved_at:
+                raise BodyTooSlow(f"nothing of the body came for {stall_s:g} s") from None
 
     def send_whole(self, status: int, headers: bytes, body: bytes) -> None:
         """Write a complete answer.

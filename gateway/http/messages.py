@@ -66,11 +66,7 @@ async def read_body(
         InvalidRequest: The declared length is no number.
         ClientGone: The client left.
     """
-    declared = header(headers, b"content-length")
-    if declared is not None:
-        if not declared.isdigit():
-            raise InvalidRequest("content-length is no number")
-        check_length(int(declared[:18]), max_bytes)  # more digits are too large in any case
+    check_declared_length(headers, max_bytes)
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -91,6 +87,21 @@ async def _receive_within(receive: Receive, stall_s: float) -> MutableMapping[st
             return await receive()
     except TimeoutError as error:
         raise BodyTooSlow(f"nothing of the body came for {stall_s:g} s") from error
+
+
+def check_declared_length(headers: Headers, max_bytes: int) -> None:
+    """Refuse a body that declares itself too long, so that it is refused unread.
+
+    Raises:
+        BodyTooLarge: It does.
+        InvalidRequest: The declared length is no number.
+    """
+    declared = header(headers, b"content-length")
+    if declared is None:
+        return
+    if not declared.isdigit():
+        raise InvalidRequest("content-length is no number")
+    check_length(int(declared[:18]), max_bytes)  # more digits are too large in any case
 
 
 def check_length(size: int, max_bytes: int) -> None:

@@ -172,7 +172,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
         self._has_moved, self._bare_bytes = True, 0
-        super().on_body(body)
+        if not cast("Cycle", self.cycle).add_part(body):
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """What comes next is a head again."""
