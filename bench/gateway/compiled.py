@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import platformdirs
@@ -37,8 +38,10 @@ def program(name: str, *, cache: Path | None = None, path: str | None = None) ->
         path: Where a compiler is looked for; `PATH` when None.
 
     Raises:
-        BenchFault: There is no compiler, or the source does not compile with it.
+        BenchFault: This is not Linux, there is no compiler, or the source does not compile with it.
     """
+    if sys.platform != "linux":
+        raise BenchFault("the benchmark reads Linux's /proc; run it in a container elsewhere")
     source = SOURCES / f"{name}.c"
     digest = hashlib.sha256(source.read_bytes() + " ".join(FLAGS).encode()).hexdigest()
     folder = (cache or cache_folder()) / "bin" / digest[:16]
