@@ -1,11 +1,12 @@
 """Where the `fareway` script begins: so early that a Ctrl-C during the imports is no traceback.
 
-`serve` gets a head start: its first worker and the ledger process begin to import while this
-process imports what reads its command line and its configuration.
+`serve` gets a head start: its first worker begins to import while this process imports what reads
+its command line and its configuration, and the collector of garbage sleeps until it serves.
 """
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ def main() -> None:
     try:
         if will_serve(sys.argv[1:]):
             started = head_start()
+            gc.disable()  # `serve` lets it work again
         from gateway.cli.main import main as run  # most of the time until a command runs
 
         run(head_start=started)

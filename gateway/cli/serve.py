@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import anyio
 import typer
 
+from gateway.boot import spare_what_is_there
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption
 from gateway.clock import system_clock
@@ -41,6 +42,7 @@ def serve(context: typer.Context, config: ConfigOption = None) -> None:
         )
         if prepared.admin_key_once is not None:
             typer.echo(f"administrator's key, shown only now: {prepared.admin_key_once}", err=True)
+        spare_what_is_there()
         anyio.run(prepared.supervisor.run)
     except (ServeError, PolicyUnproved) as error:
         raise CliFault(str(error)) from error

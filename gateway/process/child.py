@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -96,22 +96,20 @@ class Child:
         await self.process.wait()
 
 
-def spawn(
-    module: str, *, name: str, methods: Mapping[str, Method], arguments: Sequence[str] = ()
-) -> Child:
+def spawn(module: str, *, name: str, methods: Mapping[str, Method], niceness: int = 0) -> Child:
     """Start a module; it logs what this process does.
 
     Args:
-        module: A module with a main of its own.
+        module: A module with a `main` that takes its arguments.
         name: For log lines.
         methods: What the child may call on us.
-        arguments: Further arguments.
+        niceness: How far it stands back for others.
 
     Raises:
         OSError: The machine refuses.
     """
     level = logging.getLogger().level
-    return adopt(launch(module, log_level=level, arguments=arguments), name=name, methods=methods)
+    return adopt(launch(module, log_level=level, niceness=niceness), name=name, methods=methods)
 
 
 def adopt(launched: Launched, *, name: str, methods: Mapping[str, Method]) -> Child:

@@ -31,11 +31,13 @@ class Keeper:
         methods: What it may call on us.
         set_up: Its first calls; the child counts as ready when this returns.
         backoff: Pauses between starts.
+        niceness: How far the child stands back for others.
         first: A child that is under way already; later ones are started here.
         on_loss: Called after a child that had been set up is gone.
         child: The running child that has been set up, None while there is none.
         ready: Set while there is one.
-        faulted: Set once a child could not be started or set up.
+        patience: Starts that may fail before `faulted` is set; trying goes on after that too.
+        faulted: Set once so many starts in a row failed.
         is_ending: Set before the child is told to end, so that it is not started again.
         fault: Why it could not be set up the last time, empty when it could.
     """
@@ -45,13 +47,16 @@ class Keeper:
     methods: Mapping[str, Method]
     set_up: Callable[[Child], Awaitable[None]]
     backoff: Backoff
+    niceness: int = 0
     first: Launched | None = None
     on_loss: Callable[[], Awaitable[None]] = _nothing
     child: Child | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    patience: int = 1
     faulted: asyncio.Event = field(default_factory=asyncio.Event)
     is_ending: bool = False
     fault: str = ""
+    _failed_starts: int = 0
     _scope: anyio.CancelScope | None = None
 
     async def run(self) -> None:
@@ -79,7 +84,7 @@ class Keeper:
         launched, self.first = self.first, None
         if launched is not None:
             return adopt(launched, name=self.name, methods=self.methods)
-        return spawn(self.module, name=self.name, methods=self.methods)
+        return spawn(self.module, name=self.name, methods=self.methods, niceness=self.niceness)
 
     async def _run_once(self) -> None:
         child = self._start()
@@ -92,7 +97,7 @@ class Keeper:
                     logger.error("%s: %s", self.name, error)  # noqa: TRY400 - the child logged why
                     self._note_fault(str(error))
                 else:
-                    self.fault = ""
+                    self.fault, self._failed_starts = "", 0
                     self.child = child
                     self.ready.set()
                     await child.process.wait()
@@ -108,4 +113,6 @@ class Keeper:
 
     def _note_fault(self, fault: str) -> None:
         self.fault = fault
-        self.faulted.set()
+        self._failed_starts += 1
+        if self._failed_starts >= self.patience:
+            self.faulted.set()

@@ -60,6 +60,10 @@ class KeyBoard:
                 await _tell(child, KeysUpdate(keys=self._keys, revision=self.revision))
             enter()
 
+    def has(self, keys: list[KeyRecord]) -> bool:
+        """Whether these keys are what every member has."""
+        return self._known.is_set() and keys == self._keys
+
     async def publish(self, keys: list[KeyRecord]) -> None:
         """Give every member the new keys; call with the lock held."""
         self._keys = keys

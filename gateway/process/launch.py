@@ -1,19 +1,20 @@
 """Start a child process as early as possible: nothing is imported here that takes time.
 
-`fareway serve` starts its first worker and the ledger process before it has read a line of its own
-configuration, so that on two cores their imports run beside its own.
+`fareway serve` starts its first worker before it has read a line of its own configuration, so that
+on two cores their imports run beside each other.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 WORKER_MODULE = "gateway.process.worker"
 LEDGER_MODULE = "gateway.process.ledger_process"
+BOOT_MODULE = "gateway.boot"
 INFO_LEVEL = 20
 """`logging.INFO`; that module takes a hundredth of a second to import."""
 
@@ -58,28 +59,21 @@ class HeadStart:
 
 
 def head_start() -> HeadStart:
-    """Start a worker and the ledger process.
+    """Start a worker.
 
     Raises:
         OSError: The machine refuses.
     """
-    started = HeadStart()
-    try:
-        for module in (WORKER_MODULE, LEDGER_MODULE):
-            started.launched[module] = launch(module, log_level=INFO_LEVEL)
-    except OSError:
-        started.close()
-        raise
-    return started
+    return HeadStart(launched={WORKER_MODULE: launch(WORKER_MODULE, log_level=INFO_LEVEL)})
 
 
-def launch(module: str, *, log_level: int, arguments: Sequence[str] = ()) -> Launched:
-    """Start `python -m module --control-fd N --log-level L`.
+def launch(module: str, *, log_level: int, niceness: int = 0) -> Launched:
+    """Start `python -m gateway.boot module --control-fd N --log-level L`.
 
     Args:
-        module: A module with a main of its own.
+        module: A module with a `main` that takes its arguments.
         log_level: Of the child's log lines.
-        arguments: Further arguments.
+        niceness: Added to our own; a child of higher niceness waits for others.
 
     Raises:
         OSError: The machine refuses.
@@ -90,12 +84,12 @@ def launch(module: str, *, log_level: int, arguments: Sequence[str] = ()) -> Lau
             [
                 sys.executable,
                 "-m",
+                BOOT_MODULE,
                 module,
                 "--control-fd",
                 str(theirs.fileno()),
                 "--log-level",
                 str(log_level),
-                *arguments,
             ],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
@@ -107,4 +101,7 @@ def launch(module: str, *, log_level: int, arguments: Sequence[str] = ()) -> Lau
         raise
     finally:
         theirs.close()
+    if niceness:
+        level = os.getpriority(os.PRIO_PROCESS, 0) + niceness
+        os.setpriority(os.PRIO_PROCESS, process.pid, level)
     return Launched(process=process, control=ours)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.clock import Clock
 from gateway.policy_proof import proved_policy
-from gateway.process.provider_connections import connection_problems
+from gateway.settings.connections import TlsSettings
 from gateway.settings.credentials import SecretReference
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.errors import ConfigError, Problem, SecretError
 from gateway.settings.loader import LoadedConfig
-from gateway.settings.providers import LocalProvider, ServerProvider
+from gateway.settings.providers import LocalProvider, ProviderSettings, ServerProvider
 from gateway.settings.secrets import Label, MasterKeys, load_master_keys, resolve
 from gateway.settings.unbuilt import unbuilt
 
 _KEY_SETTINGS = ("api_key_env", "api_key_file", "api_key_ref")
+_AUTHORIZATION_SETTINGS = tuple(f"otlp_authorization_{kind}" for kind in ("env", "file", "ref"))
 
 
 class ServeError(Exception):
@@ -48,6 +50,7 @@ def check(config: LoadedConfig, *, environ: Mapping[str, str], clock: Clock) -> 
     # So that a missing key is one sentence, not a dead worker.
     fixed_key_records(config, environ=environ, pepper=master.derive(Label.KEY_PEPPER))
     require_provider_keys(config, environ)
+    require_collector(config, environ)
     return master
 
 
@@ -57,7 +60,7 @@ def require_provider_keys(config: LoadedConfig, environ: Mapping[str, str]) -> N
     Raises:
         ConfigError: With every key and file that cannot be read.
     """
-    problems: list[Problem] = [*connection_problems(config, environ)]
+    problems = _connection_problems(config, environ)
     for name, provider in config.settings.providers.items():
         if not isinstance(provider, ServerProvider) or provider.api_key is None:
             continue
@@ -67,6 +70,47 @@ def require_provider_keys(config: LoadedConfig, environ: Mapping[str, str]) -> N
             stated = next(one for one in _KEY_SETTINGS if getattr(provider, one) is not None)
             place = config.locate("providers", name, stated)
             problems.append(place.problem(str(error)))
+    if problems:
+        raise ConfigError(tuple(problems))
+
+
+def _connection_problems(config: LoadedConfig, environ: Mapping[str, str]) -> list[Problem]:
+    """What is wrong with certificates and proxies, where there are any."""
+    if not any(_has_own_connections(one) for one in config.settings.providers.values()):
+        return []
+    # Here, because it loads the client library: a tenth of a second that most starts can save.
+    from gateway.process.provider_connections import connection_problems
+
+    return list(connection_problems(config, environ))
+
+
+def _has_own_connections(provider: ProviderSettings) -> bool:
+    return not isinstance(provider, LocalProvider) and (
+        provider.proxy_credentials is not None or provider.tls != TlsSettings()
+    )
+
+
+def require_collector(config: LoadedConfig, environ: Mapping[str, str]) -> None:
+    """See that spans can be sent, where they shall be.
+
+    Raises:
+        ConfigError: The library is not installed, or the `Authorization` header cannot be read.
+    """
+    telemetry = config.settings.telemetry
+    if telemetry.otlp_endpoint is None:
+        return
+    problems: list[Problem] = []
+    if telemetry.otlp_authorization is not None:
+        try:
+            resolve(telemetry.otlp_authorization, environ=environ, config=config)
+        except SecretError as error:
+            stated = next(
+                one for one in _AUTHORIZATION_SETTINGS if getattr(telemetry, one) is not None
+            )
+            problems.append(config.locate("telemetry", stated).problem(str(error)))
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+        place = config.locate("telemetry", "otlp_endpoint")
+        problems.append(place.problem("needs the extra: pip install 'fareway[otel]'"))
     if problems:
         raise ConfigError(tuple(problems))
 

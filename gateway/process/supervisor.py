@@ -27,7 +27,7 @@ from anyio.abc import TaskGroup
 from gateway.auth.directory import KeyRecord
 from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.clock import Clock
-from gateway.process import admin_socket
+from gateway.process import admin_socket, stored_keys
 from gateway.process.backoff import Backoff
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
@@ -42,7 +42,7 @@ from gateway.process.worker_fleet import WorkerFleet
 from gateway.process.worker_set import SetFailed, Surroundings
 from gateway.settings.loader import LoadedConfig
 from gateway.telemetry.desk import MetricsDesk
-from gateway.telemetry.snapshot import Series, Snapshot
+from gateway.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,12 @@ START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 30.0
 SPEEDS_TIMEOUT_S = 2.0
 DRAIN_S = 30.0
+LEDGER_WAIT_S = 5.0
+"""How long a call waits for a ledger process that is being started."""
+
+LEDGER_NICENESS = 10
+"""What is in the journal is safe; requests come first where there are not enough cores."""
+
 FORCED_STOP_S = 2.0
 """Longest time that the ledger may still load after a second signal; what is left is loaded at the
 next start."""
@@ -122,7 +128,7 @@ class Supervisor:
             methods={},
             set_up=self._set_up_ledger,
             backoff=Backoff(monotonic_s=self.clock.monotonic_s),
-            first=self.head_start.take(LEDGER_MODULE),
+            niceness=LEDGER_NICENESS,
         )
 
     @property
@@ -159,14 +165,19 @@ class Supervisor:
             raise failure
 
     async def _run(self, tasks: TaskGroup) -> None:
-        admin_socket.ensure_alone(self.loaded.spool_dir)
-        # The ledger process and the workers start beside each other; workers wait for its keys.
-        tasks.start_soon(self._ledger.run)
-        tasks.start_soon(self._fleet.run, self.loaded, self.head_start)
-        tasks.start_soon(self._run_engines)
-        await self._unless_stopping(self._wait_for_ledger)
         async with admin_socket.listening(self.loaded.spool_dir, self._methods(), tasks=tasks):
+            # The socket first: from here on whoever changes keys does so through us.
+            stored = stored_keys.read(self.loaded.database_url)
+            if stored is not None:
+                await self._take_keys(stored)
+            tasks.start_soon(self._fleet.run, self.loaded, self.head_start)
+            tasks.start_soon(self._run_engines)
+            if stored is None:  # a new database, or one that only the ledger process can judge
+                tasks.start_soon(self._ledger.run)
+                await self._unless_stopping(self._wait_for_ledger)
             await self._unless_stopping(self._fleet.open)
+            if stored is not None:  # now, so that on one core it does not hold clients up
+                tasks.start_soon(self._ledger.run)
             if not self._stopping.is_set():
                 self.on_ready(self.url)
                 await self._unless_stopping(self._reloader.run)
@@ -223,8 +234,12 @@ class Supervisor:
         keys = await child.channel.call(
             "start", start, result_type=list[KeyRecord], timeout_s=START_TIMEOUT_S
         )
+        await self._take_keys(keys)
+
+    async def _take_keys(self, keys: list[KeyRecord]) -> None:
         async with self._board.lock:
-            await self._board.publish(keys)
+            if not self._board.has(keys):
+                await self._board.publish(keys)
 
     async def _run_engines(self) -> None:
         await self.engines.run(lambda: [child.channel for child in self._living_workers()])
@@ -250,6 +265,8 @@ class Supervisor:
     async def _call_ledger(
         self, name: str, params: object, *, result_type: type[T], timeout_s: float = CALL_TIMEOUT_S
     ) -> T:
+        with anyio.move_on_after(LEDGER_WAIT_S):
+            await self._ledger.ready.wait()
         child = self._ledger.child
         if child is None:
             raise RemoteError("ledger_unavailable", "the ledger process is being started again")
@@ -296,8 +313,8 @@ class Supervisor:
             reload_fault=self._reloader.fault,
         )
 
-    async def _metrics(self, _params: None, _fds: Sequence[int]) -> list[Series]:
-        return await self._desk.collect()
+    async def _metrics(self, _params: None, _fds: Sequence[int]) -> bytes:
+        return await self._desk.text()
 
     async def _last_metrics(self, snapshot: Snapshot, _fds: Sequence[int]) -> None:
         self._desk.take_last(snapshot)

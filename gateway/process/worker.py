@@ -22,7 +22,8 @@ import anyio
 import uvloop
 from anyio.abc import TaskGroup
 
-from gateway.app import Credentials, build_service, load_credentials
+from gateway.app import Credentials, build_service, build_trails, load_credentials
+from gateway.boot import spare_what_is_there
 from gateway.channel import Channel, ChannelError, RemoteError, method
 from gateway.clock import Clock, system_clock
 from gateway.health import HealthBoard
@@ -136,6 +137,7 @@ class Worker:
         )
         self._configured.set()
         await self._parts.server.started.wait()
+        spare_what_is_there()
 
     async def _listen(self, request: Listen, fds: Sequence[int]) -> None:
         sockets = [socket.socket(fileno=fd) for fd in fds]
@@ -181,7 +183,7 @@ class Worker:
         return found
 
     async def _snapshot(self, _params: None, _fds: Sequence[int]) -> Snapshot:
-        return self._configured_parts().service.metrics.snapshot()
+        return await self._configured_parts().service.metrics.tell()
 
     async def _update_keys(self, update: KeysUpdate, _fds: Sequence[int]) -> None:
         parts = self._configured_parts()
@@ -259,6 +261,8 @@ class _Parts:
             await self.links.close()
             for provider in self.providers.values():
                 await provider.close()
+            if self.service.trails is not None:
+                await self.service.trails.close()
 
     async def _stop_server(self, ended: asyncio.Event) -> None:
         await ended.wait()
@@ -298,6 +302,7 @@ def _build_parts(
         spool=spool,
         clock=clock,
         supervisor=channel,
+        trails=build_trails(config, environ, clock),
     )
     service.metrics.add_source(files.series)
     return _Parts(

@@ -31,6 +31,10 @@ OLD_SETS_MAX = 3
 
 HURRIED_S = 30.0
 
+FIRST_PATIENCE = 6
+"""Failed starts of a worker before the gateway gives its start up. More than one, because workers
+of a gateway that was killed may hold their spool directories for some seconds more."""
+
 
 @dataclass(slots=True, kw_only=True)
 class WorkerFleet:
@@ -60,7 +64,7 @@ class WorkerFleet:
         """Start the first set, and keep whatever sets there are until cancelled."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            self._serving = self._start(loaded, head_start)
+            self._serving = self._start(loaded, head_start, patience=FIRST_PATIENCE)
             self._started.set()
             await anyio.sleep_forever()
 
@@ -72,7 +76,7 @@ class WorkerFleet:
         """
         await self._started.wait()
         assert self._serving is not None
-        await self._serving.wait_ready(is_patient=True)
+        await self._serving.wait_ready()
         await self._serving.open()
 
     async def replace(self, loaded: LoadedConfig) -> None:
@@ -87,10 +91,10 @@ class WorkerFleet:
             self.around.listeners.grow(loaded.settings.server.workers)
         except CannotListen as error:
             raise SetFailed(str(error)) from error
-        new = self._start(loaded, HeadStart())
+        new = self._start(loaded, HeadStart(), patience=1)
         is_ready = False
         try:
-            await new.wait_ready(is_patient=False)
+            await new.wait_ready()
             is_ready = True
         finally:
             if not is_ready:
@@ -116,12 +120,18 @@ class WorkerFleet:
             logger.warning("workers of an earlier configuration have %g s left", HURRIED_S)
             await one.wind_down(WindDown(idle_s=0.0, deadline_s=HURRIED_S))
 
-    def _start(self, loaded: LoadedConfig, head_start: HeadStart) -> WorkerSet:
+    def _start(self, loaded: LoadedConfig, head_start: HeadStart, *, patience: int) -> WorkerSet:
         assert self._tasks is not None
         taken = {number for one in self._sets for number in one.spools}
         count = loaded.settings.server.workers
         free = [number for number in range(count + len(taken)) if number not in taken]
-        made = WorkerSet.of(loaded, self.around, spools=free[:count], head_start=head_start)
+        made = WorkerSet.of(
+            loaded,
+            self.around,
+            spools=free[:count],
+            head_start=head_start,
+            patience=patience,
+        )
         self._sets.append(made)
         self._tasks.start_soon(self._keep, made)
         return made

@@ -78,6 +78,7 @@ class WorkerSet:
     keepers: list[Keeper] = field(default_factory=list[Keeper])
     _config: ConfigSnapshot = field(init=False)
     _spools: Sequence[int] = ()
+    _patience: int = 1
     _is_open: bool = False
     _holders: dict[int, Child] = field(default_factory=dict[int, Child])
     _holding: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -91,6 +92,7 @@ class WorkerSet:
         *,
         spools: Sequence[int],
         head_start: HeadStart | None = None,
+        patience: int = 1,
     ) -> WorkerSet:
         """Make a set; `run` starts it.
 
@@ -99,8 +101,9 @@ class WorkerSet:
             around: What the workers work with.
             spools: A spool directory's number for each worker.
             head_start: Where a worker may be under way already.
+            patience: Starts of a worker that may fail before `wait_ready` gives up.
         """
-        made = cls(loaded=loaded, around=around, _spools=spools)
+        made = cls(loaded=loaded, around=around, _spools=spools, _patience=patience)
         made._config = snapshot.take(loaded)
         made.keepers += [made._keeper(index, head_start) for index in range(len(spools))]
         return made
@@ -128,18 +131,15 @@ class WorkerSet:
         finally:
             self._ended.set()
 
-    async def wait_ready(self, *, is_patient: bool) -> None:
+    async def wait_ready(self) -> None:
         """Wait until every worker is configured and linked to its engines.
 
-        Args:
-            is_patient: Whether a worker that could not be set up may try again.
-
         Raises:
-            SetFailed: One is not ready in time, or failed and there is no patience.
+            SetFailed: One is not ready in time, or failed too often.
         """
         with anyio.move_on_after(SET_UP_TIMEOUT_S):
             for keeper in self.keepers:
-                await _ready_or_faulted(keeper, is_patient=is_patient)
+                await _ready_or_faulted(keeper)
         for keeper in self.keepers:
             if not keeper.ready.is_set():
                 raise SetFailed(
@@ -194,6 +194,7 @@ class WorkerSet:
             backoff=Backoff(monotonic_s=self.around.clock.monotonic_s),
             first=None if head_start is None else head_start.take(WORKER_MODULE),
             on_loss=self._spread,
+            patience=self._patience,
         )
 
     async def _set_up(self, index: int, child: Child) -> None:
@@ -287,7 +288,7 @@ class WorkerSet:
             logger.warning("%s still listens for another: %s", child.name, error)
 
 
-async def _ready_or_faulted(keeper: Keeper, *, is_patient: bool) -> None:
+async def _ready_or_faulted(keeper: Keeper) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def wait(event: asyncio.Event) -> None:
@@ -295,5 +296,4 @@ async def _ready_or_faulted(keeper: Keeper, *, is_patient: bool) -> None:
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(wait, keeper.ready)
-        if not is_patient:
-            tasks.start_soon(wait, keeper.faulted)
+        tasks.start_soon(wait, keeper.faulted)

@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import socket
+import sys
 import time
 
 import anyio
@@ -48,11 +49,11 @@ METHODS = {
 }  # fmt: skip
 
 
-def main() -> None:
+def main(arguments) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--log-level", type=int, required=True)
-    sock = socket.socket(fileno=parser.parse_args().control_fd)
+    sock = socket.socket(fileno=parser.parse_args(arguments).control_fd)
 
     async def run() -> None:
         await Channel(sock, METHODS, name="keeper").run()
@@ -63,4 +64,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
