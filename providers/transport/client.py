@@ -116,11 +116,10 @@ class Transport:
                 handler.upload.stop()
         except BaseException as fault:
             target.pool.discard(line)
-            if isinstance(fault, Expired):
-                raise _head_timeout(is_total=loop.time() >= total_at) from None
-            if isinstance(fault, aiohttp.ClientError | OSError | HttpProcessingError):
-                raise _head_error(fault, line, waited_s=loop.time() - now) from fault
-            raise
+            error = _head_error(fault, line, loop.time() - now, is_total=loop.time() >= total_at)
+            if error is None:
+                raise
+            raise error from fault
         facts.status = message.code
         return Exchange(
             message,
@@ -211,14 +210,21 @@ def _check_coding(message: RawResponseMessage) -> None:
             )
 
 
-def _head_error(fault: Exception, line: Line, *, waited_s: float) -> ProviderError:
-    """What a break before the answer's head means.
+def _head_error(
+    fault: BaseException, line: Line, waited_s: float, *, is_total: bool
+) -> ProviderError | None:
+    """What an end before the answer's head means; None for what is no fault of the upstream.
 
     Args:
-        fault: From aiohttp or the socket.
+        fault: From aiohttp, the socket, our timer or whoever cancelled.
         line: Where.
         waited_s: Since the request began to go out.
+        is_total: Whether the total deadline has passed.
     """
+    if isinstance(fault, Expired):
+        return _head_timeout(is_total=is_total)
+    if not isinstance(fault, aiohttp.ClientError | OSError | HttpProcessingError):
+        return None
     error = read_error(fault)
     is_untouched = not isinstance(fault, aiohttp.ServerDisconnectedError) or isinstance(
         fault.message, str
