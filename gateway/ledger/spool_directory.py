@@ -118,7 +118,7 @@ def recover(directory: Path) -> Recovered:
                 truncated_bytes=len(data) - end,
             )
         path.unlink()
-        _log.warning("removed %s: its writer died before the header was complete", path)
+        _log.info("removed %s: its writer died before it was needed", path)
     return Recovered(
         last_number=0,
         last_digest=segment.NO_DIGEST,

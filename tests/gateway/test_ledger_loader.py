@@ -299,6 +299,69 @@ async def test_an_open_intent_of_a_booked_event_is_not_booked_again(url, root, t
     await writer.close()
 
 
+async def test_an_open_intent_that_is_read_again_with_its_settlement_is_booked_once(
+    url, root, time
+):
+    writer = open_spool(root / "w", clock=time.clock)
+    writer.append(intent(1))
+    async with open_engine(url) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        writer.append(settlement(1))
+        async with engine.begin() as connection:
+            await connection.execute(sa.delete(schema.spool_cursor))
+        await Loader(engine, root, clock=time.clock).flush()
+        assert await totals(engine) == (1, 100 * PRICE_PICO, 0)
+        assert await fetch(engine, sa.select(schema.attempt_intent)) == []
+        await holds(engine, root)
+    await writer.close()
+
+
+async def test_a_busy_loader_gathers_and_an_idle_one_loads_at_once(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    limits = LoaderLimits(busy_records=10, gather_s=600, poll_s=0.01)
+    async with open_engine(url) as engine, anyio.create_task_group() as tasks:
+        loader = Loader(engine, root, clock=time.clock, limits=limits)
+        tasks.start_soon(loader.run)
+        with anyio.fail_after(10):
+            for count in (1, 2):
+                writer.append(intent(count))
+                writer.append(settlement(count))
+                while loader.stats.events < count:
+                    await anyio.sleep(0.005)
+            for n in range(10, 20):
+                writer.append(intent(n))
+                writer.append(settlement(n))
+            while loader.stats.events < 3:
+                await anyio.sleep(0.005)
+        await anyio.sleep(0.05)
+        loaded = loader.stats.events
+        writer.append(intent(30))
+        writer.append(settlement(30))
+        await anyio.sleep(0.1)
+        assert loader.stats.events == loaded, "it waits for more"
+        await loader.flush()
+        assert loader.stats.events == 13, "who must see everything does not wait"
+        loader.stop()
+    await writer.close()
+
+
+async def test_combinations_of_few_names_are_forgotten_too(url, root, time):
+    async with open_engine(url) as engine:
+        dimensions = Dimensions(cached_max=20)
+        places = [(n % 5, n // 5) for n in range(25)] * 2
+
+        def intern(connection) -> list[tuple[int, int]]:
+            found = [
+                dimensions.of_intent(connection, intent(1, key_id=f"key-{key}", model=f"m-{model}"))
+                for key, model in places
+            ]
+            return [(ids.key_id - 1, ids.model_id - 1) for ids in found]
+
+        async with engine.begin() as connection:
+            assert await connection.run_sync(intern) == places
+        assert len(dimensions._known) <= 20
+
+
 async def test_names_are_interned_once_also_when_not_all_are_remembered(url, root, time):
     async with open_engine(url) as engine:
         dimensions = Dimensions(cached_max=2)

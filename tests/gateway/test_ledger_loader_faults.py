@@ -72,6 +72,7 @@ POISON = {
     "an intent out of time": encode(intent(1, at_us=-1)),
     "an intent of attempt zero": encode(intent(1, attempt=0)),
     "an intent with a negative exposure": encode(intent(1, exposure_pico_usd=-1)),
+    "an intent whose life has no length": encode(intent(1, lifetime_s=float("nan"))),
     "an intent that lives for ever": encode(intent(1, lifetime_s=float("inf"))),
 }
 
@@ -117,6 +118,30 @@ async def test_what_only_the_database_refuses_is_quarantined_alone(url, root, ti
         assert await reasons(engine) == ["refused by the database: IntegrityError"] * 3
         await holds(engine, root)
     await writer.close()
+
+
+async def test_a_refused_batch_of_several_spools_is_taken_apart_too(url, root, time):
+    big = EVENT_PICO_USD_MAX // PRICE_PICO
+    writers = [
+        open_spool(root / name, session=n, clock=time.clock) for n, name in enumerate("abc", 1)
+    ]
+    for n in range(12):
+        writers[n % 3].append(intent(n, at_us=time.wall))
+        writers[n % 3].append(settlement(n, tokens=big))
+    path = segment.segment_path(root / "c", 1)
+    data = bytearray(path.read_bytes())
+    data[9] ^= 0xFF
+    path.write_bytes(data)
+    async with open_engine(url) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        assert await totals(engine) == (9, 9 * EVENT_PICO_USD_MAX, 0)
+        assert sorted(await reasons(engine)) == [
+            "bad_header",
+            *["refused by the database: IntegrityError"] * 3,
+        ]
+        await holds(engine, root)
+    for writer in writers:
+        await writer.close()
 
 
 async def test_damage_in_the_middle_is_kept_aside_and_the_rest_booked(url, root, time):
@@ -203,8 +228,11 @@ async def test_a_locked_database_only_lets_the_backlog_grow(url, root, time):
     async with open_engine(url, busy_s=0.01) as engine, anyio.create_task_group() as tasks:
         loader = Loader(engine, root, clock=time.clock, limits=limits)
         holder.execute("BEGIN IMMEDIATE")
+        time.pass_s(3)
         with pytest.raises(DatabaseUnavailable, match="locked"):
             await loader.flush()
+        assert loader.stats.backlog_records == 2
+        assert loader.stats.backlog_age_ms >= 2_900, "told although nothing could be loaded"
         tasks.start_soon(loader.run)
         with anyio.fail_after(10):
             while loader.stats.failed_rounds < 4:

@@ -112,3 +112,27 @@ def test_segments_are_listed_in_order_and_strangers_ignored(tmp_path):
 
 def test_the_header_of_a_segment_that_is_gone_is_none(tmp_path):
     assert segment.read_header(tmp_path / "00000001.seg") is None
+
+
+def test_the_digest_of_a_file_is_that_of_its_bytes_and_none_when_it_is_gone(tmp_path):
+    path = tmp_path / "00000001.seg"
+    path.write_bytes(make_segment([b"one", b"two"]))
+    assert segment.file_digest(path) == segment.digest(path.read_bytes())
+    assert segment.file_digest(tmp_path / "00000002.seg") is None
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=6), st.data())
+def test_taking_frames_gives_what_a_scan_gives_up_to_the_first_damage(payloads, data):
+    whole = bytearray(make_segment(payloads))
+    at = data.draw(st.integers(segment.HEADER_BYTES, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(0, 255))
+    count_max = data.draw(st.integers(0, 7))
+    expected = []
+    for found in segment.scan(bytes(whole)):
+        if not isinstance(found, Frame) or len(expected) == count_max:
+            break
+        expected.append(found)
+    taken = segment.take_frames(bytes(whole), segment.HEADER_BYTES, count_max=count_max)
+    assert taken.payloads == [frame.payload for frame in expected]
+    assert taken.starts == [frame.start for frame in expected]
+    assert taken.end == (expected[-1].end if expected else segment.HEADER_BYTES)

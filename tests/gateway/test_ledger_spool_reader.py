@@ -6,7 +6,13 @@ import pytest
 
 from gateway.ledger import segment
 from gateway.ledger.records import decode
-from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader, SpoolRecord
+from gateway.ledger.spool_reader import (
+    Cursor,
+    SpoolDamage,
+    SpoolReader,
+    SpoolRecord,
+    SpoolRecords,
+)
 from tests.gateway.ledger_samples import intent, open_spool, settlement
 
 pytestmark = pytest.mark.anyio
@@ -180,3 +186,35 @@ async def test_settlements_and_intents_keep_their_order(tmp_path):
     assert [decode(entry.payload) for entry in entries] == written
     assert {entry.session for entry in entries} == {writer.session}
     await writer.close()
+
+
+async def test_a_record_longer_than_what_is_read_at_once_is_read_whole(tmp_path):
+    writer = open_spool(tmp_path / "w")
+    written = [intent(1), intent(2, reason="x" * 900_000), intent(3)]
+    for record in written:
+        writer.append(record)
+    reader = SpoolReader(tmp_path / "w", Cursor())
+    found = [taken.payloads for _ in range(4) for taken in reader.take(1)]
+    assert [decode(payload) for (payload,) in found] == written
+    assert reader.is_at_end
+    await writer.close()
+
+
+async def test_taking_stops_at_its_count_and_goes_on_there(tmp_path):
+    await write(tmp_path / "w", range(10))
+    reader = SpoolReader(tmp_path / "w", Cursor())
+    assert [len(taken.payloads) for taken in reader.take(4)] == [4]
+    assert not reader.is_at_end
+    (rest,) = reader.take(100)
+    assert ids([rest[index] for index in range(6)]) == [4, 5, 6, 7, 8, 9]
+    assert reader.is_at_end
+    part = rest.part(1, 3)
+    assert part == SpoolRecords(
+        directory="w",
+        session=rest.session,
+        number=1,
+        starts=rest.starts[1:3],
+        payloads=rest.payloads[1:3],
+        end=rest.starts[3],
+    )
+    assert rest.part(3, 6).end == rest.end
