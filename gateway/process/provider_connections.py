@@ -6,23 +6,30 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from ssl import SSLContext
 
-from gateway.settings.connections import ConnectionSource
 from gateway.settings.errors import Problem, SecretError
 from gateway.settings.loader import LoadedConfig
-from gateway.settings.providers import LocalProvider
+from gateway.settings.providers import (
+    AzureProvider,
+    BedrockProvider,
+    LocalProvider,
+    ServerProvider,
+    VendorProvider,
+)
 from gateway.settings.secrets import resolve
 from providers.transport import TransportOptions, client_context
+
+RemoteSettings = ServerProvider | VendorProvider | AzureProvider | BedrockProvider
 
 _CREDENTIALS = ("proxy_credentials_env", "proxy_credentials_file", "proxy_credentials_ref")
 
 
 def transport_options(
-    settings: ConnectionSource, *, environ: Mapping[str, str], config: LoadedConfig
+    settings: RemoteSettings, *, environ: Mapping[str, str], config: LoadedConfig
 ) -> TransportOptions:
     """Read certificates and credentials, and say how a provider's connections are made.
 
     Args:
-        settings: The provider's.
+        settings: A provider that is not the embedded engine.
         environ: For the proxy's credentials.
         config: For the paths of files.
 
@@ -64,11 +71,12 @@ def connection_problems(config: LoadedConfig, environ: Mapping[str, str]) -> Ite
             yield place.problem(f"cannot be used: {error.strerror or error}")
 
 
-def _context(settings: ConnectionSource, config: LoadedConfig) -> SSLContext:
+def _context(settings: RemoteSettings, config: LoadedConfig) -> SSLContext | None:
     tls = settings.tls
     files = (tls.ca_file, tls.client_cert_file, tls.client_key_file)
     if files == (None, None, None):
-        return _platform_context()
+        urls = (settings.base_url or "https:", settings.proxy_url or "")
+        return _platform_context() if any(url.startswith("https:") for url in urls) else None
     ca_file, client_cert_file, client_key_file = (
         None if file is None else config.resolve(file) for file in files
     )
