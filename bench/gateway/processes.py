@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 from bench.gateway import proc
 from bench.gateway.faults import BenchFault
 
-LOG_TAIL_BYTES = 2_000
+LOG_TAIL_BYTES = 800
 POLL_S = 0.01
 LOCALHOST = "127.0.0.1"
 
