@@ -146,13 +146,12 @@ class Exchange:
         self._watch.move(min(self._wait_at, self._total_at), self._reader)
         try:
             part = await self._reader.read(_READ_BYTES_MAX)
-        except Expired:
-            if self._has_finished:
-                return b""
-            raise self._timeout_error() from None
-        except (aiohttp.ClientError, ConnectionError, HttpProcessingError) as fault:
-            if self._has_finished:
-                return b""
+        except (Expired, aiohttp.ClientError, ConnectionError, HttpProcessingError) as fault:
+            rest = self._unread(fault)
+            if rest or self._has_finished:
+                return rest
+            if isinstance(fault, Expired):
+                raise self._timeout_error() from None
             raise read_error(fault) from fault
         else:
             self._was_cut = len(part) == _READ_BYTES_MAX
@@ -200,6 +199,14 @@ class Exchange:
             size_bytes += len(part)
             if size_bytes > ERROR_BODY_MAX_BYTES:
                 return
+
+    def _unread(self, fault: Exception) -> bytes:
+        """What had come before a failure and was not read: aiohttp's reader would withhold it."""
+        reader = self._reader
+        reader._exception = None  # pyright: ignore[reportPrivateUsage]: no other way
+        rest = reader.read_nowait()
+        reader.set_exception(fault)
+        return rest
 
     @property
     def _is_here(self) -> bool:

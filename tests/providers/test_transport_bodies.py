@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import importlib.util
+import socket
+import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -398,6 +400,46 @@ async def test_a_body_that_ends_early_is_no_answer(data: bytes) -> None:
         transport = Transport([server.url])
         with pytest.raises(ConnectionLost):
             await fetch(transport, server.url)
+        await transport.close()
+
+
+ENDS = {
+    "is reset": (b"", ConnectionLost),
+    "closes": (b"", ConnectionLost),
+    "sends nonsense": (b"zz\r\n", BadWire),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.keys())
+async def test_what_came_before_a_failure_is_read_before_it(end: str) -> None:
+    nonsense, kind = ENDS[end]
+
+    async def fail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for event in (b"one", b"two"):
+            writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+            await asyncio.sleep(0.02)
+        writer.write(nonsense)
+        await writer.drain()
+        if end == "is reset":
+            linger = struct.pack("ii", 1, 0)
+            peer = writer.get_extra_info("socket")
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+    async with RawServer(fail) as server:
+        transport = Transport([server.url])
+        exchange = await transport.send(
+            URL(server.url), headers={}, body=b"{}", deadlines=LIMITS, facts=AttemptFacts()
+        )
+        async with exchange:
+            # A slow client: all is over before it comes to read.
+            await asyncio.sleep(0.15)
+            assert await exchange.read() == b"onetwo"
+            with pytest.raises(kind):
+                await exchange.read()
+            with pytest.raises(kind):
+                await exchange.read()
         await transport.close()
 
 
