@@ -18,7 +18,8 @@ from gateway.http.errors import row_of
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.policy_proof import proved_policy
-from gateway.relay.attempts import Relay, RelayLimits
+from gateway.relay.attempts import Relay
+from gateway.relay.job import RelayLimits
 from gateway.relay.journal import Journal
 from gateway.relay.retry_budget import RetryBudget
 from gateway.settings.declared_keys import fixed_key_records, load_admin_key

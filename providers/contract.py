@@ -178,8 +178,7 @@ CONTENT_EVENTS = (TextDelta, OpaqueDelta, OpaqueRun, ToolCallDelta, Finished, Wh
 """Events that commit an attempt: after one of them was sent to the client there is no fallback."""
 
 
-@dataclass(slots=True, kw_only=True)
-class AttemptFacts:
+class AttemptFacts(msgspec.Struct, kw_only=True):
     """What a provider learns about an attempt beside its events; filled while the stream runs.
 
     Attributes:
@@ -203,7 +202,7 @@ class AttemptFacts:
     status: int | None = None
     upstream_request_id: str | None = None
     upstream_model: str | None = None
-    adapted: list[str] = field(default_factory=list[str])
+    adapted: list[str] = []
     gpu_busy_us: int | None = None
     closing_usage: UsageReport | None = None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import anyio
 import anyio.to_thread
@@ -29,11 +28,10 @@ from gateway.http.messages import (
     header_lines,
 )
 from gateway.http.service import Service
-from gateway.relay.attempts import Job
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
+from gateway.relay.job import Job
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, header_text, request_id_lines
-from gateway.routing.decision import Stage
 from gateway.routing.ranking import Candidate
 from providers.contract import ChatRequest
 
@@ -48,104 +46,117 @@ ERROR_EVENT_S = 10.0
 """Longest time that an error event waits for room in the client's socket."""
 
 
-@dataclass(slots=True, kw_only=True)
 class ChatCall:
     """One client call, from its first byte to its last.
 
-    Attributes:
+    Args:
         service: The worker's parts.
         headers: Raw request headers, names in lower case.
         cycle: The connection's side of the call.
     """
 
-    service: Service
-    headers: Headers
-    cycle: Cycle
+    __slots__ = (
+        "_accepted_s", "_client", "_cycle", "_head", "_headers", "_request_id", "_service",
+        "_trail",
+    )  # fmt: skip
+
+    def __init__(self, *, service: Service, headers: Headers, cycle: Cycle) -> None:
+        self._service = service
+        self._headers = headers
+        self._cycle = cycle
+        self._request_id = service.new_id()
+        self._accepted_s = service.clock.monotonic_s()
+        self._client = ClientStream(cycle, service.clock.monotonic_s)
+        self._head = RequestHead(
+            id_lines=request_id_lines(self._request_id), ready_s=self._accepted_s
+        )
+        trails = service.trails
+        self._trail = trails and trails.start(self._request_id, ROUTE, headers)
 
     async def run(self) -> None:
         """Answer the client, whatever happens."""
-        service = self.service
-        request_id = service.new_id()
-        accepted_s = service.clock.monotonic_s()
-        client = ClientStream(self.cycle, service.clock.monotonic_s)
-        head = RequestHead(id_lines=request_id_lines(request_id), ready_s=accepted_s)
+        service = self._service
         service.enter()
         status = 200
         try:
-            await self._answer(request_id, client, head, accepted_s)
+            await self._answer()
         except errors.GatewayError as error:
-            status = row_of(error).status
-            await self._send_error(client, error, head)
+            row = row_of(error)
+            status = row.status
+            if isinstance(error, errors.PrivacyDenied | errors.PrivateCapacityUnavailable):
+                service.metrics.note_denial(row.code)
+            await self._send_error(error)
         except ClientGone:
             status = 499
         except Exception:  # the request boundary
-            logger.exception("request %s failed", request_id.hex())
+            shown_id = self._request_id.hex()
+            logger.exception("request %s failed", shown_id)
             status = 500
-            fault = errors.InternalFault(
-                f"an internal error; quote request id {request_id.hex()} to the operator"
+            await self._send_error(
+                errors.InternalFault(
+                    f"an internal error; quote request id {shown_id} to the operator"
+                )
             )
-            await self._send_error(client, fault, head)
         finally:
             service.leave()
+            overhead_s = self._head.overhead_s
             service.metrics.note_request(
-                ROUTE, status, service.clock.monotonic_s() - accepted_s, head.overhead_s
+                ROUTE, status, service.clock.monotonic_s() - self._accepted_s, overhead_s
             )
+            if self._trail is not None:
+                self._trail.end(status, overhead_s)
 
-    async def _answer(
-        self, request_id: bytes, client: ClientStream, head: RequestHead, accepted_s: float
-    ) -> None:
-        service = self.service
+    async def _answer(self) -> None:
+        service = self._service
         if service.is_draining:
             raise errors.Draining(
                 "this process is shutting down; try again", retry_after_s=RETRY_WHEN_DRAINING_S
             )
-        principal = authenticate(service, self.headers)
-        check_is_json(self.headers)
+        principal = authenticate(service, self._headers)
+        check_is_json(self._headers)
         body = await self._body()
-        head.note_ready(service.clock.monotonic_s())
+        self._head.note_ready(service.clock.monotonic_s())
         parsed = await _parse(body)
         del body
-        controls = read_controls(self.headers, parsed.metadata)
+        controls = read_controls(self._headers, parsed.metadata)
         admitted = service.admission.admit(
             principal, parsed, controls, wall_us=service.clock.wall_us()
         )
-        head.tags = header_text(",".join(admitted.tags))
+        self._head.tags = header_text(",".join(admitted.tags))
         if admitted.decision.refusal is not None:
             raise refusal_error(admitted.decision.refusal)
-        job = self._job(request_id, principal, parsed, controls, admitted, head, accepted_s)
-        await self._relay(job, client)
+        await self._relay(self._job(principal, parsed, controls, admitted))
 
     async def _body(self) -> bytes:
-        max_bytes = self.service.max_body_bytes
-        whole = self.cycle.take_whole_body()
+        max_bytes = self._service.max_body_bytes
+        whole = self._cycle.take_whole_body()
         if whole is None:
-            check_declared_length(self.headers, max_bytes)
-            return await self.cycle.gather_body(max_bytes=max_bytes, stall_s=BODY_STALL_S)
+            check_declared_length(self._headers, max_bytes)
+            return await self._cycle.gather_body(max_bytes=max_bytes, stall_s=BODY_STALL_S)
         check_length(len(whole), max_bytes)
         return whole
 
-    async def _relay(self, job: Job, client: ClientStream) -> None:
-        service, cycle = self.service, self.cycle
+    async def _relay(self, job: Job) -> None:
+        service, cycle, client = self._service, self._cycle, self._client
         task = asyncio.current_task()
         assert task is not None, "a request is served by a task"
-        guard = RequestGuard(task)
         if cycle.disconnected:  # while a large body was parsed
             raise ClientGone
+        limits = service.relay.limits
+        guard = RequestGuard(task, client, patience_s=limits.patience_s, drain_s=limits.drain_s)
         cycle.on_gone = guard.client_left
         service.relays[client] = guard
-        # The provider's deadlines stand still while a client does not read; this one does not.
-        patience = asyncio.get_running_loop().call_later(
-            service.relay.limits.patience_s, guard.end, Ending.OUT_OF_TIME
-        )
         try:
             await service.relay.run(job, client)
         except asyncio.CancelledError:
             if not guard.took_over():
                 raise
         finally:
-            patience.cancel()
+            guard.stop()
             cycle.on_gone = None
             del service.relays[client]
+        if client.has_left:
+            raise ClientGone
         if guard.ending is None or client.is_finished:
             return
         if guard.ending is Ending.CUT:
@@ -157,12 +168,8 @@ class ChatCall:
             cycle.abort()
         raise ClientGone
 
-    async def _send_error(
-        self,
-        client: ClientStream,
-        error: errors.GatewayError,
-        head: RequestHead,
-    ) -> None:
+    async def _send_error(self, error: errors.GatewayError) -> None:
+        client, head = self._client, self._head
         if client.is_finished:
             return
         if client.is_started:
@@ -171,7 +178,7 @@ class ChatCall:
                 await client.write(openai_event(error))
             client.finish(b"", is_clean=False)
             return
-        head.note_dispatch(self.service.clock.monotonic_s())
+        head.note_dispatch(self._service.clock.monotonic_s())
         lines = (
             head.lines(),
             b"x-fareway-deployment: %b\r\n" % header_text(error.deployment or "none"),
@@ -183,21 +190,17 @@ class ChatCall:
 
     def _job(
         self,
-        request_id: bytes,
         principal: Principal,
         parsed: openai_chat.ParsedChat,
         controls: Controls,
         admitted: Admitted,
-        head: RequestHead,
-        accepted_s: float,
     ) -> Job:
-        service = self.service
         decision = admitted.decision
         adapted: tuple[str, ...] = ()
-        if header(self.headers, b"idempotency-key") is not None:
+        if header(self._headers, b"idempotency-key") is not None:
             adapted = ("idempotency-key ignored",)
         booking = Booking(
-            request_id=request_id,
+            request_id=self._request_id,
             model=decision.model or decision.asked,
             team=principal.team,
             project=admitted.project,
@@ -207,6 +210,8 @@ class ChatCall:
             route=ROUTE,
             is_stream=parsed.is_stream,
         )
+        if self._trail is not None:
+            self._trail.admit(booking)
         return Job(
             booking=booking,
             candidates=self._ordered(decision.candidates),
@@ -214,20 +219,21 @@ class ChatCall:
                 fields=parsed.fields,
                 is_stream=parsed.is_stream,
                 wants_usage=parsed.wants_usage,
-                namespace=service.directory.namespace(principal),
-                request_id=request_id.hex(),
+                namespace=self._service.directory.namespace(principal),
+                request_id=self._request_id.hex(),
             ),
             prompt_tokens_estimate=parsed.prompt_tokens_estimate,
             allows_empty=parsed.max_output_tokens == 0,
-            accepted_s=accepted_s,
-            head=head,
+            accepted_s=self._accepted_s,
+            head=self._head,
             adapted=adapted,
-            is_narrowed_by_privacy=any(one.stage is Stage.PRIVACY for one in decision.excluded),
+            is_narrowed_by_privacy=decision.is_narrowed_by_privacy,
+            trail=self._trail,
         )
 
     def _ordered(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
         """The decision's order, with deployments that asked for a pause behind all others."""
-        is_paused = self.service.admission.health.is_paused
+        is_paused = self._service.admission.health.is_paused
         paused = [one for one in ranked if is_paused(one.deployment)]
         if not paused:
             return ranked

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from enum import Enum, auto
 
+from gateway.relay.client_stream import ClientStream
+
 
 class Ending(Enum):
     """Why a request was ended from outside."""
@@ -26,15 +28,29 @@ class RequestGuard:
         ending: Why the task was cancelled, None when it was not.
     """
 
-    __slots__ = ("_task", "ending")
+    __slots__ = ("_client", "_drain_s", "_loop", "_patience", "_task", "ending")
 
-    def __init__(self, task: asyncio.Task[None]) -> None:
-        """Watch over a task.
+    def __init__(
+        self,
+        task: asyncio.Task[None],
+        client: ClientStream,
+        *,
+        patience_s: float,
+        drain_s: float,
+    ) -> None:
+        """Watch over a task; needs a running loop.
 
         Args:
             task: The one that serves the request.
+            client: Its answer.
+            patience_s: The longest that it may take, its client's reading included.
+            drain_s: The longest that an attempt may go on for a client that has left.
         """
         self._task = task
+        self._client = client
+        self._drain_s = drain_s
+        self._loop = asyncio.get_running_loop()
+        self._patience = self._loop.call_later(patience_s, self.end, Ending.OUT_OF_TIME)
         self.ending: Ending | None = None
 
     def end(self, ending: Ending) -> None:
@@ -44,8 +60,17 @@ class RequestGuard:
             self._task.cancel()
 
     def client_left(self) -> None:
-        """End it because there is nobody to answer."""
-        self.end(Ending.CLIENT_LEFT)
+        """End it because there is nobody to answer, at once or after the upstream's last word."""
+        self._client.has_left = True
+        if self._client.drains:
+            self._patience.cancel()
+            self._patience = self._loop.call_later(self._drain_s, self.end, Ending.CLIENT_LEFT)
+        else:
+            self.end(Ending.CLIENT_LEFT)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._patience.cancel()
 
     def took_over(self) -> bool:
         """Whether a cancellation that the task caught was this guard's; if so it is over now."""

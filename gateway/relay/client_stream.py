@@ -54,6 +54,8 @@ class ClientStream:
         has_content: Whether a content event was sent; from then on there is no fallback.
         is_cut: Whether this process had to end the answer; an answer that was cancelled without it
             has lost its client.
+        has_left: Whether the client is gone; what is written goes nowhere.
+        drains: Whether the attempt in flight is read to its end although the client has left.
         attempt: Deployment and number of the attempt in flight, for headers that go out early.
         last_sent_s: Monotonic instant of the last bytes, for heartbeats.
     """
@@ -62,7 +64,9 @@ class ClientStream:
         "_monotonic_s",
         "_wire",
         "attempt",
+        "drains",
         "has_content",
+        "has_left",
         "is_cut",
         "is_finished",
         "is_started",
@@ -82,6 +86,8 @@ class ClientStream:
         self.is_finished = False
         self.has_content = False
         self.is_cut = False
+        self.has_left = False
+        self.drains = False
         self.attempt: tuple[str, int] = ("", 0)
         self.last_sent_s = monotonic_s()
 

@@ -154,7 +154,8 @@ class Course:
             if not may_repeat(own) or _provider(deployment) in bad_accounts:
                 continue
             asked_s, pause_s = self._waits(deployment, own, elapsed_s)
-            if rule.is_repeated_at_once and deployment == last:
+            again = sum(rule_of(failure.error).is_repeated_at_once for failure in own)
+            if rule.is_repeated_at_once and deployment == last and again == 1:
                 # Before all others: that a connection was stale says nothing about its deployment.
                 ranked.append(((-1.0,), Next(candidate=index, pause_s=asked_s, is_repeat=True)))
                 continue

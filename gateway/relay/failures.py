@@ -3,7 +3,7 @@
 One table says for each class of `providers.errors` whether the request goes on and how often the
 same deployment may be asked again. The rule behind it: a refusal that certainly cost nothing may be
 repeated as long as the policy allows; what may have been billed is repeated at one deployment only
-once; a deadline is never repeated where it passed, since the same deployment would be as slow and
+twice; a deadline is never repeated where it passed, since the same deployment would be as slow and
 might bill twice. Another deployment may always be asked, unless the request itself is at fault.
 """
 
@@ -15,6 +15,9 @@ from http import HTTPStatus
 
 from providers import errors
 from providers.errors import Billing, CredentialError, ProviderError
+
+BILLED_REPEATS_MAX = 2
+"""How often one deployment is asked again after failures that may have been billed."""
 
 EMPTY_ANSWER_RETRIES = 1
 """How often an answer without content is asked for again; the next empty one is the answer."""
@@ -39,7 +42,7 @@ class Rule:
         ends_request: Whether nobody else is asked either: the request itself is at fault.
         repeats_max: How many limited failures one deployment may have and still be asked again;
             None: as many as the policy allows.
-        is_repeated_at_once: Whether the same deployment comes next, without a pause.
+        is_repeated_at_once: Whether, the first time, the same deployment comes next without pause.
     """
 
     ends_request: bool = False
@@ -48,7 +51,7 @@ class Rule:
 
 
 _NEVER_THERE_AGAIN = Rule(repeats_max=0)
-_ONCE_MORE_THERE = Rule(repeats_max=1)
+_MAYBE_BILLED = Rule(repeats_max=BILLED_REPEATS_MAX)
 _AS_OFTEN_AS_ALLOWED = Rule()
 
 RULES: Mapping[type[ProviderError], Rule] = {
@@ -63,13 +66,13 @@ RULES: Mapping[type[ProviderError], Rule] = {
     errors.FirstTokenTimeout: _NEVER_THERE_AGAIN,
     errors.StreamStalled: _NEVER_THERE_AGAIN,
     errors.TotalTimeout: _NEVER_THERE_AGAIN,
-    errors.BadWire: _ONCE_MORE_THERE,
-    errors.UpstreamFault: _ONCE_MORE_THERE,
-    errors.ConnectionLost: _ONCE_MORE_THERE,
+    errors.BadWire: _MAYBE_BILLED,
+    errors.UpstreamFault: _MAYBE_BILLED,
+    errors.ConnectionLost: _MAYBE_BILLED,
     # An idle connection that the upstream closed just as it was used says nothing about its health.
     # Whether the request was read before the close is unknown all the same, so it counts as one
     # that may have been billed.
-    errors.StaleConnection: Rule(repeats_max=1, is_repeated_at_once=True),
+    errors.StaleConnection: Rule(repeats_max=BILLED_REPEATS_MAX, is_repeated_at_once=True),
 }
 """Every class that a provider raises; one of an adapter's own has the row of its nearest base."""
 
@@ -116,7 +119,7 @@ def rule_of(error: ProviderError) -> Rule:
     for kind in type(error).__mro__:
         if (rule := RULES.get(kind)) is not None:
             return rule
-    return _ONCE_MORE_THERE
+    return _MAYBE_BILLED
 
 
 def may_repeat(failures: Sequence[Failure]) -> bool:

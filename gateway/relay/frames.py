@@ -9,7 +9,6 @@ one that did not ask it is taken out, unless the vendor reports it to everybody.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -50,8 +49,7 @@ class _Identity(msgspec.Struct):
     model: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class StreamFrames:
+class StreamFrames(msgspec.Struct, kw_only=True):
     """Collects one attempt's events.
 
     Attributes:
@@ -72,11 +70,11 @@ class StreamFrames:
     is_stream: bool
     keeps_usage: bool = False
     content_events: int = 0
-    reasons: dict[int, str] = field(default_factory=dict[int, str])
+    reasons: dict[int, str] = {}
     usage: UsageReport | None = None
     whole: WholeAnswer | None = None
-    texts: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
-    _held: list[bytes] = field(default_factory=list[bytes])
+    texts: dict[int, list[str]] = {}
+    _held: list[bytes] = []
     _held_bytes: int = 0
     _usage_frame: bytes | None = None
     _encoder: AnswerEncoder | None = None

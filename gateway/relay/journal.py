@@ -79,8 +79,7 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
     is_stream: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, kw_only=True):
     """What is known when an attempt ends; filled while it runs.
 
     Attributes:

@@ -84,6 +84,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reachable: frozenset[str] = frozenset()
     refusal: Refusal | None = None
 
+    @property
+    def is_narrowed_by_privacy(self) -> bool:
+        """Whether tags kept deployments of the model out of it."""
+        return bool(self.excluded) and any(one.stage is Stage.PRIVACY for one in self.excluded)
+
 
 class _Question(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a stage may look at."""

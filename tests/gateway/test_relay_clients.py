@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import anyio
 import pytest
 
 from pricing.usage import Usage
-from providers.contract import UsageReport
+from providers.contract import OnDisconnect, UsageReport
+from providers.errors import UpstreamFault
 from tests.gateway.fake_provider import FakeProvider, answer
-from tests.gateway.gateway_harness import NOWHERE, body, running_gateway
+from tests.gateway.gateway_harness import NOWHERE, body, request_bytes, running_gateway
 from tests.gateway.stream_reading import first_bytes
 from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream
 
@@ -27,6 +29,87 @@ async def test_what_an_engine_counted_until_an_abort_is_charged(tmp_path):
         assert (settled.status, settled.quality) == ("client_left", "exact")
         assert settled.usage == {"input": 4, "output": 2}
         assert engine.left == 1
+
+
+def draining(*script) -> FakeProvider:
+    return FakeProvider(name="a", scripts=[script], on_disconnect=OnDisconnect.DRAIN)
+
+
+async def test_a_vendor_that_bills_to_the_end_is_read_to_the_end_for_its_counts(tmp_path):
+    # GW-061
+    first, *rest = answer("one", "two", "three")
+    engine = draining(first, 0.3, *rest)
+    async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": engine}) as gateway:
+        async with gateway.stream(body(stream=True)) as got:
+            await first_bytes(got)
+        ((_, settled),) = await gateway.settled()
+        assert (settled.status, settled.quality) == ("client_left", "exact")
+        assert (settled.http_status, settled.error_code) == (499, "client_left")
+        assert settled.usage == {"input": 4, "output": 3}
+        counted = gateway.service.metrics.render().decode()
+        assert 'fareway_requests_total{route="chat.completions",status="499"} 1' in counted
+
+
+async def test_a_whole_answer_is_waited_for_too_where_it_is_billed_anyway(tmp_path):
+    engine = draining(0.3, *answer("one", "two"))
+    async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": engine}) as gateway:
+        with anyio.move_on_after(0.1):
+            await gateway.post(body())
+        ((_, settled),) = await gateway.settled()
+        assert (settled.status, settled.usage["output"]) == ("client_left", 2)
+
+
+async def test_reading_on_for_a_client_that_left_has_an_end(tmp_path):
+    engine = draining(answer("one")[0], 30.0)
+    async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": engine}) as gateway:
+        gateway.set_limits(drain_s=0.05)
+        async with gateway.stream(body(stream=True)) as got:
+            await first_bytes(got)
+        ((_, settled),) = await gateway.settled()
+        assert (settled.status, settled.quality) == ("client_left", "estimated")
+        assert engine.left == 1
+
+
+async def test_a_failure_while_reading_on_is_no_reason_to_ask_another_one(tmp_path):
+    engine = draining(0.3, UpstreamFault("broken"))
+    providers = {"a": engine, "b": FakeProvider(name="b", scripts=[answer("b")])}
+    upstreams = dict.fromkeys(providers, NOWHERE)
+    async with running_gateway(tmp_path, upstreams, providers=providers) as gateway:
+        with anyio.move_on_after(0.1):
+            await gateway.post(body())
+        ((_, settled),) = await gateway.settled()
+        assert (settled.status, settled.http_status) == ("unknown_billing", 499)
+        assert not providers["b"].calls
+
+
+async def test_a_process_that_ends_does_not_wait_for_what_nobody_reads(tmp_path):
+    engine = draining(answer("one")[0], 30.0)
+    async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": engine}) as gateway:
+        async with gateway.stream(body(stream=True)) as got:
+            await first_bytes(got)
+        await anyio.sleep(0.05)
+        assert gateway.service.in_flight
+        await gateway.service.cut()
+        ((_, settled),) = await gateway.settled()
+        assert settled.error_code == "draining"
+
+
+async def test_a_client_that_leaves_takes_the_request_behind_it_along(tmp_path):
+    # Of requests in a pipeline only the last is told by the server library that its client left.
+    engine = FakeProvider(name="a", scripts=[[answer("one")[0], 30.0]])
+    content = json.dumps(body()).encode()
+    request = request_bytes(content).replace(b"connection: close\r\n", b"")
+    async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": engine}) as gateway:
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(request * 2)
+        await writer.drain()
+        with anyio.fail_after(5):
+            while not engine.calls:
+                await anyio.sleep(0.001)
+        writer.close()
+        await gateway.wait_idle()
+        ((_, settled),) = gateway.attempts()
+        assert settled.status == "client_left"
 
 
 LEAVES = {
