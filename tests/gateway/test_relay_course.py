@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.relay.course import Course, End, Next, Planner
-from gateway.relay.failures import RULES, Failure, may_repeat, rule_of, was_refused
+from gateway.relay.failures import (
+    BILLED_REPEATS_MAX,
+    RULES,
+    Failure,
+    may_repeat,
+    rule_of,
+    was_refused,
+)
 from gateway.relay.retry_budget import BURST, RetryBudget
 from gateway.relay.retry_policy import FIRST_PAUSE_S, PAUSE_S_MAX, RetryPolicy
 from gateway.relay.verdict import final_error
@@ -122,10 +129,10 @@ def test_what_follows_a_failure(failures, follows):
 ALONE = {
     "a refusal for capacity: as often as attempts allow": ([Overloaded] * 5, True),
     "a host that was not reached: the same": ([NotSent] * 5, True),
-    "what may be billed: once more": ([ConnectionLost], True),
-    "and not twice": ([ConnectionLost, UpstreamFault], False),
-    "refusals beside it do not count": ([Overloaded, ConnectionLost, RateLimited], True),
-    "a stale connection counts as what may be billed": ([StaleConnection, ConnectionLost], False),
+    "what may be billed: twice more": ([ConnectionLost, UpstreamFault], True),
+    "and not thrice": ([ConnectionLost, UpstreamFault, BadWire], False),
+    "refusals beside it do not count": ([Overloaded, BadWire, RateLimited, BadWire], True),
+    "a stale connection counts as what may be billed": ([StaleConnection] + [BadWire] * 2, False),
     "a deadline is not tried again where it passed": ([FirstTokenTimeout], False),
     "nor the total one": ([TotalTimeout], False),
     "nor a bad key": ([CredentialError], False),
@@ -163,7 +170,7 @@ def test_an_adapters_own_class_has_the_rule_of_its_nearest_base():
     class Other(ProviderError): ...
 
     assert rule_of(Mine("x")) is RULES[RateLimited]
-    assert rule_of(Other("x")).repeats_max == 1
+    assert rule_of(Other("x")).repeats_max == BILLED_REPEATS_MAX
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
