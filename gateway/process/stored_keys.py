@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Iterable
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -35,9 +37,12 @@ def read(database_url: str) -> list[KeyRecord] | None:
     Args:
         database_url: With an absolute path.
     """
-    path = database_url.removeprefix(SQLITE_PREFIX)
-    if path == database_url:
+    path = Path(database_url.removeprefix(SQLITE_PREFIX))
+    if not database_url.startswith(SQLITE_PREFIX):
         return None
+    if not path.exists():
+        # A first start has no keys; where the file cannot be made there will be no start either.
+        return [] if os.access(path.parent, os.W_OK | os.X_OK) else None
     try:
         # For writing, although nothing is written: what a killed gateway left in the log beside the
         # database has to be recovered by whoever comes first. Never made here.

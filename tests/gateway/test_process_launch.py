@@ -122,7 +122,8 @@ def test_a_database_that_only_the_ledger_can_judge_is_left_to_it(tmp_path):
     path = tmp_path / "fareway.db"
     url = f"sqlite:///{path}"
     assert stored_keys.read("postgresql://u@h/d") is None
-    assert stored_keys.read(url) is None
+    assert stored_keys.read(f"sqlite:///{tmp_path / 'nowhere' / 'fareway.db'}") is None
+    assert stored_keys.read(url) == [], "a first start has no keys"
     assert not path.exists(), "it is not made by looking"
     migrate.upgrade(url)
     assert stored_keys.read(url) == []
