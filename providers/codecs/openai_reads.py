@@ -31,8 +31,8 @@ class ChatReads:
             BadWire: An event exceeds the size limit.
         """
         stream, decoder, runs = self.stream, self._decoder, self._runs
-        if runs.is_one(read) and decoder.is_between_events and not stream.is_over:
-            return [OpaqueRun(raw=read, count=1)]
+        if (count := runs.count(read)) and decoder.is_between_events and not stream.is_over:
+            return [OpaqueRun(raw=read, count=count)]
         if runs.is_given_up or _EVENT_END not in read:
             return stream.decode(decoder.feed(read))
         if not decoder.is_between_events:

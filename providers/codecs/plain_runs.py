@@ -32,7 +32,6 @@ _MISSES_MAX = 32
 """Frames beside a template that held, less those that fitted it, before it is given up too."""
 
 _TEMPLATE_BYTES_MAX = 4096
-_ONE_TEXT_BYTES_MAX = 256
 
 
 class PlainRuns:
@@ -56,6 +55,25 @@ class PlainRuns:
         self._trials = 0
         self._misses = 0
         self._head = self._tail = self._joint = b""
+        self._start = self._stop = 0
+
+    def count(self, read: bytes) -> int:
+        """How many frames a read holds that is nothing but whole frames of a run, else 0."""
+        if not self._head or not read.startswith(self._head) or not read.endswith(self._tail):
+            return 0
+        text = read[self._start : -len(self._tail)]
+        if b"\n" not in text:
+            # One frame, which is how slower streams come.
+            is_one = _are_texts([text]) if text.translate(None, _PLAIN) else text
+            count = 1 if is_one else 0
+        else:
+            start, stop = self._start, self._stop
+            texts = [event[start:stop] for event in read[: -len(_END)].split(_END)]
+            # Put together again they are the read, or something else is among them.
+            count = len(texts) if self._joint.join(texts) == text and _are_texts(texts) else 0
+        if count and (self._misses or not self._is_proven):
+            self._note(count)
+        return count
 
     def match(self, read: bytes, at: int) -> tuple[int, int]:
         """Find a run that starts at an event boundary.
@@ -69,25 +87,19 @@ class PlainRuns:
         """
         if not self._head or not read.startswith(self._head, at):
             return at, 0
-        count, end = self._match_many(read, at)
-        if count:
-            self._is_proven = True
-            self._misses = max(0, self._misses - count)
+        end = read.rfind(_END, at) + len(_END)
+        if count := self.count(read[at:end]):
+            return end, count
+        count, end = self._match_leading(read, at)
+        self._note(count)
         return end, count
 
-    def is_one(self, read: bytes) -> bool:
-        """Whether the read is exactly one frame of a run, which is how slower streams come."""
-        head, tail = self._head, self._tail
-        if not (head and read.startswith(head) and read.endswith(tail)):
-            return False
-        text = read[len(head) : -len(tail)]
-        if len(text) > _ONE_TEXT_BYTES_MAX:
-            return False
-        odd = text.translate(None, _PLAIN)
-        return bool(text) and (not odd or (b"\\" in odd and _are_texts([text])))
+    def _note(self, count: int) -> None:
+        self._is_proven = self._is_proven or count > 0
+        self._misses = max(0, self._misses - count)
 
-    def _match_many(self, read: bytes, at: int) -> tuple[int, int]:
-        """How many frames from here on fit the template, and where the last of them ends."""
+    def _match_leading(self, read: bytes, at: int) -> tuple[int, int]:
+        """How many frames fit the template, and where the last ends, when the run ends first."""
         head, tail = self._head, self._tail
         texts = read[at + len(head) :].split(self._joint)
         last = texts.pop()
@@ -134,6 +146,7 @@ class PlainRuns:
                     self._head = _START + before
                     self._tail = after + _END
                     self._joint = self._tail + self._head
+                    self._start, self._stop = len(self._head), len(_END) - len(self._tail)
                     self._is_proven = False
                     return
 
@@ -143,7 +156,8 @@ def _are_texts(texts: list[bytes]) -> bool:
     if not all(texts):
         return False
     joined = b"\n".join(texts)
-    if b"\\" in joined:
-        joined = _ESCAPE.sub(b"", joined)
+    odd = joined.translate(None, _PLAIN)
+    if b"\\" in odd:
+        odd = _ESCAPE.sub(b"", joined).translate(None, _PLAIN)
     # What is left are the separators, unless a text holds what no string may hold unescaped.
-    return len(joined.translate(None, _PLAIN)) == len(texts) - 1
+    return len(odd) == len(texts) - 1
