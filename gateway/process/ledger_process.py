@@ -4,9 +4,9 @@ The supervisor starts it, tells it where database and spools are, and forwards w
 commands ask. When the supervisor is gone it loads what there is and ends. It may be killed at any
 point: what it had not committed it reads again.
 
-It runs at a lower priority than the workers: where they need every core, requests go first and the
-spools grow, at the disk's cost only; a tenth of a core is still its share, so it is never starved,
-and what has gathered is loaded when the load goes down.
+The supervisor starts it at a lower priority than the workers: where they need every core, requests
+go first and the spools grow, at the disk's cost only. About a tenth of a core stays its share, so
+it is never starved, and what has gathered is loaded when the load goes down.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import os
 import signal
 import socket
 import sys
@@ -45,8 +44,6 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 ORPHAN_DRAIN_S = 5.0
-NICENESS = 10
-"""Added to the workers' own; beside one busy worker on one core it leaves about a tenth of it."""
 _GC_THRESHOLDS = (20_000, 20, 50)
 """Rows of a batch are young for long: with Python's own thresholds a tenth of loading is looking
 for cycles that cannot be there."""
@@ -189,7 +186,6 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments, namespace=_Arguments())
     set_up_logging("ledger", level=given.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
     gc.set_threshold(*_GC_THRESHOLDS)
     process = LedgerProcess(socket.socket(fileno=given.control_fd), clock=system_clock())
     uvloop.run(process.run())
