@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -101,3 +104,54 @@ def test_a_bad_file_keeps_the_old_configuration_and_its_workers(tmp_path: Path) 
         wait_until(lambda: gateway.log().count(REFUSED) == 2, gateway)
         assert "server.port: the port changes with a restart of the gateway only" in gateway.log()
         assert ask(gateway.port, gateway.key("red"), body).status == 200
+
+
+def test_one_new_worker_that_cannot_start_drops_them_all_and_the_old_ones_serve_on(
+    tmp_path: Path,
+) -> None:
+    with running_road(tmp_path, scripts=SCRIPTS, config=CONFIG) as road:
+        gateway = road.gateway
+        workers = set(gateway.pids_of("worker"))
+        in_the_way = gateway.spool / "worker-3"  # the second new worker's directory
+        in_the_way.write_text("")
+        with SteadyLoad(
+            gateway.port, gateway.key("red"), model="quick", stream_model="slow", idle=0
+        ) as load:
+            gateway.signal(signal.SIGHUP)
+            wait_until(lambda: REFUSED in gateway.log(), gateway)
+            assert "worker-3 could not be started" in gateway.log()
+            wait_until(lambda: set(gateway.pids_of("worker")) == workers, gateway)
+            status = json.loads(gateway.run("doctor", "--json", check=False))
+            [said] = [one for one in status["checks"] if one["name"] == "gateway"]
+            assert "worker-3 could not be started" in said["detail"]
+            in_the_way.unlink()
+            gateway.signal(signal.SIGHUP)
+            wait_until(lambda: RELOADED in gateway.log(), gateway)
+            wait_until(lambda: not workers & set(gateway.pids_of("worker")), gateway)
+        assert load.failures == []
+        assert gateway.stop() == 0
+        rows = ledger_rows(gateway.database)
+        assert len(rows) == len(road.upstream.bill()) == load.total
+
+
+def test_a_key_that_is_revoked_during_a_reload_is_dead_on_old_workers_too(tmp_path: Path) -> None:
+    with running_road(tmp_path, scripts=SCRIPTS, config=CONFIG) as road:
+        gateway = road.gateway
+        old = set(gateway.pids_of("worker"))
+        made = json.loads(gateway.run("keys", "create", "--team", "red", "--name", "a", "--json"))
+        headers = {"authorization": f"Bearer {made['key']}", "content-type": "application/json"}
+        body = json.dumps({"model": "quick", "messages": [{"role": "user", "content": "hi"}]})
+        kept = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+        with contextlib.closing(kept):
+            answers = []
+            for _ in range(2):
+                kept.request("POST", "/v1/chat/completions", body, headers)
+                answer = kept.getresponse()
+                answers.append((answer.status, answer.headers["connection"], answer.read()))
+                if len(answers) == 1:
+                    gateway.signal(signal.SIGHUP)
+                    wait_until(lambda: RELOADED in gateway.log(), gateway)
+                    # Commands go on working, and reach the old worker that has this connection.
+                    assert old & set(gateway.pids_of("worker"))
+                    gateway.run("keys", "revoke", made["key_id"])
+            assert [answer[:2] for answer in answers] == [(200, None), (401, "close")]
