@@ -313,7 +313,10 @@ def _build_parts(
         spool=spool,
         server=HttpServer(app=Application(service, _make_pages)),
         watchdog=LoopWatchdog(
-            service.metrics.note_stall, monotonic_s=clock.monotonic_s, thread_s=time.thread_time
+            service.metrics.note_stall,
+            is_busy=lambda: service.in_flight > 0,
+            monotonic_s=clock.monotonic_s,
+            thread_s=time.thread_time,
         ),
     )
 

@@ -145,7 +145,7 @@ REQUEST_FAMILIES: Mapping[str, Family] = {
 WORKER_FAMILIES: Mapping[str, Family] = {
     "fareway_loop_stall_seconds": Family(
         kind=Kind.HISTOGRAM,
-        help="How late a timer of the event loop fired; sampled 50 times a second.",
+        help="How late a timer of the event loop fired; looked at 50 times a second under load.",
         buckets=STALL_BUCKETS_S,
     ),
     "fareway_loop_stall_cpu_seconds": Family(

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from gateway.telemetry.families import STALL_BUCKETS_S
-from gateway.telemetry.loop_watchdog import INTERVAL_S, LoopWatchdog
+from gateway.telemetry.loop_watchdog import IDLE_INTERVAL_S, INTERVAL_S, LoopWatchdog
 from gateway.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ class HandLoop:
         self.armed = []
 
     def call_later(self, delay_s, callback, *arguments):
-        assert delay_s == INTERVAL_S
+        self.delay_s = delay_s
         self.armed.append((callback, arguments))
         return asyncio.TimerHandle(0, callback, arguments, asyncio.get_running_loop())
 
@@ -44,6 +44,7 @@ async def test_lateness_and_the_computing_in_it(passed_s, computed_s, told):
     now, loop, found = [50.0, 2.0], HandLoop(), []
     watchdog = LoopWatchdog(
         lambda late_s, cpu_s: found.append((late_s, cpu_s)),
+        is_busy=lambda: True,
         monotonic_s=lambda: now[0],
         thread_s=lambda: now[1],
     )
@@ -56,10 +57,31 @@ async def test_lateness_and_the_computing_in_it(passed_s, computed_s, told):
     watchdog.stop()
 
 
+async def test_an_idle_process_is_looked_at_less_often():
+    now, loop, found, busy = [50.0], HandLoop(), [], [False]
+    watchdog = LoopWatchdog(
+        lambda late_s, _: found.append(late_s),
+        is_busy=lambda: busy[0],
+        monotonic_s=lambda: now[0],
+        thread_s=lambda: 0.0,
+    )
+    watchdog.start(loop)
+    assert loop.delay_s == IDLE_INTERVAL_S
+    busy[0] = True
+    now[0] += IDLE_INTERVAL_S + 0.01
+    loop.fire()
+    assert loop.delay_s == INTERVAL_S
+    assert found == [pytest.approx(0.01)]
+    watchdog.stop()
+
+
 async def test_a_held_loop_is_seen_and_a_stopped_watchdog_looks_no_more():
     metrics = Metrics()
     watchdog = LoopWatchdog(
-        metrics.note_stall, monotonic_s=time.monotonic, thread_s=time.thread_time
+        metrics.note_stall,
+        is_busy=lambda: True,
+        monotonic_s=time.monotonic,
+        thread_s=time.thread_time,
     )
     watchdog.start(asyncio.get_running_loop())
     await anyio.sleep(INTERVAL_S / 2)
