@@ -85,6 +85,9 @@ class Reloader:
             logger.error(  # noqa: TRY400 - the sentence says it all, nothing is broken here
                 "the configuration was not reloaded, the old one stays in service:\n%s", error
             )
+        except Exception as error:  # a supervisor's boundary: what is in service must stay there
+            logger.exception("the configuration was not reloaded, the old one stays in service")
+            self.fault = f"an internal error ({type(error).__name__}); the log says more"
         else:
             for warning in loaded.warnings:
                 logger.warning("%s", warning)

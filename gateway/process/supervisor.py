@@ -52,7 +52,7 @@ START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 30.0
 SPEEDS_TIMEOUT_S = 2.0
 DRAIN_S = 30.0
-LEDGER_WAIT_S = 5.0
+LEDGER_WAIT_S = 15.0
 """How long a call waits for a ledger process that is being started."""
 
 LEDGER_NICENESS = 10

@@ -82,7 +82,6 @@ class WorkerSet:
     _is_open: bool = False
     _holders: dict[int, Child] = field(default_factory=dict[int, Child])
     _holding: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
     def of(
@@ -113,23 +112,15 @@ class WorkerSet:
         """The numbers of the spool directories that are in use."""
         return self._spools
 
-    @property
-    def ended(self) -> asyncio.Event:
-        """Set when the last worker is gone and none is started again."""
-        return self._ended
-
     def children(self) -> list[Child]:
         """The workers that live and have been configured."""
         return [keeper.child for keeper in self.keepers if keeper.child is not None]
 
     async def run(self) -> None:
         """Keep the workers until all have ended on request, or until cancelled."""
-        try:
-            async with anyio.create_task_group() as tasks:
-                for keeper in self.keepers:
-                    tasks.start_soon(keeper.run)
-        finally:
-            self._ended.set()
+        async with anyio.create_task_group() as tasks:
+            for keeper in self.keepers:
+                tasks.start_soon(keeper.run)
 
     async def wait_ready(self) -> None:
         """Wait until every worker is configured and linked to its engines.
@@ -268,8 +259,9 @@ class WorkerSet:
                     timeout_s=CALL_TIMEOUT_S,
                     fds=[sockets[number].fileno() for number in part],
                 )
-            except ChannelError as error:
-                # It is gone, which spreads its sockets anew, or it hangs and serves nobody.
+            except (ChannelError, OSError) as error:
+                # It is gone, which spreads its sockets anew, or it hangs and serves nobody; or all
+                # sockets were closed, because this is the end.
                 logger.warning("%s does not listen: %s", child.name, error)
                 child.process.kill()
                 return

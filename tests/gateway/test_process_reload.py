@@ -220,6 +220,21 @@ async def test_a_configuration_that_cannot_be_served_is_not_tried(
 
 
 @pytest.mark.anyio
+async def test_a_fault_of_our_own_leaves_the_old_configuration_too(tmp_path, monkeypatch, caplog):
+    async def fail(_config):
+        raise ZeroDivisionError
+
+    async with reloading(tmp_path, monkeypatch) as here:
+        here.reloader.replace = fail
+        here.reloader.ask()
+        assert "an internal error (ZeroDivisionError)" in await here.until_fault()
+        assert "Traceback" in caplog.text
+        here.reloader.replace = here.replace
+        here.reloader.ask()
+        await here.until(2)
+
+
+@pytest.mark.anyio
 async def test_workers_that_do_not_start_leave_the_old_ones_and_the_reason(tmp_path, monkeypatch):
     async with reloading(tmp_path, monkeypatch) as here:
         here.refuses = "worker-2 could not be started: no room"
