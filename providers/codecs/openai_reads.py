@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from providers.codecs.openai_stream import ChatStream, is_plain_content
+from providers.codecs.openai_stream import ChatStream, is_idle_member, is_plain_content
 from providers.codecs.plain_runs import PlainRuns
 from providers.contract import Event, OpaqueDelta, OpaqueRun
 from providers.sse import SseDecoder
@@ -22,7 +22,7 @@ class ChatReads:
 
     stream: ChatStream
     _decoder: SseDecoder = field(default_factory=SseDecoder)
-    _runs: PlainRuns = field(default_factory=lambda: PlainRuns(is_plain_content))
+    _runs: PlainRuns = field(default_factory=lambda: PlainRuns(is_plain_content, is_idle_member))
 
     def feed(self, read: bytes) -> list[Event]:
         """Take one read and return the events that it completes.

@@ -62,6 +62,7 @@ class _Label(msgspec.Struct, gc=False):
 
 _CHUNK = msgspec.json.Decoder(_Chunk)
 _LABEL = msgspec.json.Decoder(_Label)
+_LOOKED_AT = frozenset({*_Chunk.__struct_fields__, *_Label.__struct_fields__})
 _SPLITTER = json.JSONDecoder()
 _DONE = b"[DONE]"
 _GLUED_MAX = 64
@@ -378,6 +379,21 @@ def is_plain_content(data: bytes, key: str, text: bytes) -> bool:
         "reasoning_content": delta.reasoning_content,
     }
     return bytes(held[key]) == b'"' + text + b'"'
+
+
+def is_idle_member(data: bytes, text: bytes) -> bool:
+    """Whether a text is the whole value of a frame's member that the codec never looks at.
+
+    Args:
+        data: The frame's JSON.
+        text: The text as it stands between the quotes.
+    """
+    try:
+        members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    value = b'"' + text + b'"'
+    return any(bytes(raw) == value for name, raw in members.items() if name not in _LOOKED_AT)
 
 
 def _main_event(*, has_calls: bool, has_text: bool, raw: bytes) -> Event | None:

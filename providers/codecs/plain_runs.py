@@ -4,7 +4,9 @@ Nearly every frame of an answer is the one before it with another text in it. On
 decoded and found to be plain content, its bytes around that text are a template: whatever stands
 between them and is the inside of a JSON string means the same, so a whole run of such frames is one
 slice of the read. Nothing is guessed: the template is tried with a text of ours first, and a text
-that could end its string (a quote, a lone backslash, a control character) is never taken.
+that could end its string (a quote, a lone backslash, a control character) is never taken. OpenAI
+pads every frame with a random text in a member of its own, so a template may have a second gap, in
+a member that nobody looks at.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ _TEXTS = {
 """Where the text of a delta may stand, by the member's name."""
 
 _PROBE = b"fareway probe 7d2e"
+_OTHER_PROBE = b"fareway padding 41c9"
 _START, _END = b"data: ", b"\n\n"
 _PLAIN = bytes(byte for byte in range(0x20, 0x100) if byte not in b'"\\')
 _ESCAPE = re.compile(
@@ -42,19 +45,26 @@ class PlainRuns:
             than it saves.
     """
 
-    def __init__(self, is_plain: Callable[[bytes, str, bytes], bool]) -> None:
+    def __init__(
+        self,
+        is_plain: Callable[[bytes, str, bytes], bool],
+        is_idle: Callable[[bytes, bytes], bool],
+    ) -> None:
         """Start without a template.
 
         Args:
             is_plain: Told a frame's JSON, a key and a text; whether the frame is plain content
                 whose delta holds exactly that text under that key.
+            is_idle: Told a frame's JSON and a text; whether exactly that text is a member of the
+                frame that means nothing.
         """
         self.is_given_up = False
         self._is_plain = is_plain
+        self._is_idle = is_idle
         self._is_proven = False
         self._trials = 0
         self._misses = 0
-        self._head = self._tail = self._joint = b""
+        self._head = self._between = self._tail = self._joint = b""
         self._start = self._stop = 0
 
     def count(self, read: bytes) -> int:
@@ -64,13 +74,13 @@ class PlainRuns:
         text = read[self._start : -len(self._tail)]
         if b"\n" not in text:
             # One frame, which is how slower streams come.
-            is_one = _are_texts([text]) if text.translate(None, _PLAIN) else text
-            count = 1 if is_one else 0
+            is_looked_into = self._between or text.translate(None, _PLAIN)
+            count = 1 if (self._are_texts([text]) if is_looked_into else text) else 0
         else:
             start, stop = self._start, self._stop
             texts = [event[start:stop] for event in read[: -len(_END)].split(_END)]
             # Put together again they are the read, or something else is among them.
-            count = len(texts) if self._joint.join(texts) == text and _are_texts(texts) else 0
+            count = len(texts) if self._joint.join(texts) == text and self._are_texts(texts) else 0
         if count and (self._misses or not self._is_proven):
             self._note(count)
         return count
@@ -105,7 +115,7 @@ class PlainRuns:
         last = texts.pop()
         if (cut := last.find(tail)) >= 0:
             texts.append(last[:cut])
-        if not _are_texts(texts):
+        if not self._are_texts(texts):
             texts = self._leading(texts)
         frames_bytes = len(texts) * (len(head) + len(tail)) + sum(map(len, texts))
         return len(texts), at + frames_bytes
@@ -114,11 +124,11 @@ class PlainRuns:
         """The texts before the first that is none; other frames may hide between two templates."""
         good: list[bytes] = []
         for text in texts:
-            if _are_texts([text]):
+            if self._are_texts([text]):
                 good.append(text)
                 continue
             cut = text.find(self._tail)
-            if cut >= 0 and _are_texts([text[:cut]]):
+            if cut >= 0 and self._are_texts([text[:cut]]):
                 good.append(text[:cut])
             break
         return good
@@ -135,7 +145,7 @@ class PlainRuns:
 
     def learn(self, data: bytes) -> None:
         """Make a template of the JSON of a frame that was decoded as content."""
-        if len(data) > _TEMPLATE_BYTES_MAX or _PROBE in data:
+        if len(data) > _TEMPLATE_BYTES_MAX or _PROBE in data or _OTHER_PROBE in data:
             return
         for key, text in _TEXTS.items():
             for found in text.finditer(data):
@@ -143,21 +153,53 @@ class PlainRuns:
                 # Whatever else the bytes could be read as: only if the probe comes out as this
                 # member's whole text is the gap between them the inside of that one string.
                 if self._is_plain(before + _PROBE + after, key, _PROBE):
-                    self._head = _START + before
-                    self._tail = after + _END
-                    self._joint = self._tail + self._head
-                    self._start, self._stop = len(self._head), len(_END) - len(self._tail)
-                    self._is_proven = False
+                    between, after = self._second_gap(before, after, key)
+                    self._set(_START + before, between, after + _END)
                     return
 
+    def _second_gap(self, before: bytes, after: bytes, key: str) -> tuple[bytes, bytes]:
+        """What stands between two gaps and behind the second; nothing and all of it without one."""
+        known = self._tail[: -len(_END)]
+        if self._between or self._head != _START + before or known == after:
+            return b"", after
+        # The last frame and this one differ behind the text: within one string of a member?
+        between = after[: _equal_bytes(known, after)]
+        between = between[: between.rfind(b'"') + 1]
+        behind = after[len(after) - _equal_bytes(known[::-1], after[::-1]) :]
+        behind = behind[behind.find(b'"') :] if b'"' in behind else b""
+        probe = before + _PROBE + between + _OTHER_PROBE + behind
+        is_sound = bool(between and behind) and len(between) + len(behind) <= len(after)
+        if is_sound and self._is_plain(probe, key, _PROBE) and self._is_idle(probe, _OTHER_PROBE):
+            return between, behind
+        return b"", after
 
-def _are_texts(texts: list[bytes]) -> bool:
-    """Whether each is the inside of a JSON string, and none is empty."""
-    if not all(texts):
-        return False
-    joined = b"\n".join(texts)
-    odd = joined.translate(None, _PLAIN)
-    if b"\\" in odd:
-        odd = _ESCAPE.sub(b"", joined).translate(None, _PLAIN)
-    # What is left are the separators, unless a text holds what no string may hold unescaped.
-    return len(odd) == len(texts) - 1
+    def _set(self, head: bytes, between: bytes, tail: bytes) -> None:
+        self._head, self._between, self._tail = head, between, tail
+        self._joint = tail + head
+        self._start, self._stop = len(head), len(_END) - len(tail)
+        self._is_proven = False
+
+    def _are_texts(self, texts: list[bytes]) -> bool:
+        """Whether each fills the gaps with insides of JSON strings, and the first is not empty."""
+        joined = b"\n".join(texts)
+        separators = b"\n" * (len(texts) - 1)
+        if between := self._between:
+            if b"\r" in joined:
+                return False
+            joined = joined.replace(between, b"\r")
+            separators = b"\r\n" * (len(texts) - 1) + b"\r"
+        if not all(texts) or joined.startswith(b"\r") or b"\n\r" in joined:
+            return False
+        odd = joined.translate(None, _PLAIN)
+        if b"\\" in odd:
+            odd = _ESCAPE.sub(b"", joined).translate(None, _PLAIN)
+        # What is left are the separators, unless a text holds what no string may hold unescaped.
+        return odd == separators
+
+
+def _equal_bytes(one: bytes, other: bytes) -> int:
+    """How many bytes are equal from the start on."""
+    for count, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return count
+    return min(len(one), len(other))

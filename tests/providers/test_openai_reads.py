@@ -59,15 +59,27 @@ def cut(wire: bytes, cuts: list[int]) -> list[bytes]:
     return [wire[a:b] for a, b in zip(edges, edges[1:], strict=False) if a < b]
 
 
-TEXTS = st.sampled_from([
+ODD_TEXTS = [
     b"a", b"", b" word", b"\\n", b'\\"', b"\\\\", b"\\u0041", b"\\ud83d\\ude00", "é😀\u2028\u0085".encode(),
     b'"', b"\\", b"\\\\\\", b"\\u12", b"\\ud83d", b"\\ude00", b"\\q", b"\x00", b"\t", b"\xff", b"\xc3", b"\x7f",
     b'x","finish_reason":"stop', b'x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}',
     b'x"' + TAIL + b"\n\ndata: " + HEAD + b'"content":"y', b"x\n\ndata: [DONE]\n\n", b"x\rdata: y", b"data: ", b"[DONE]",
     b'\\"},\\"finish_reason\\":null}]}\\n\\ndata: ', b'a","content":"', b'a","content":null,"x":"', b'a","tool_calls":[],"x":"',
     b"tool_calls usage error finish_reason x_groq", b"fareway probe 7d2e",
-])  # fmt: skip
+]  # fmt: skip
 """What stands between the quotes, whether a string may hold it or not."""
+TEXTS = st.sampled_from(ODD_TEXTS)
+
+PADDED = HEAD + b'"content":"%b"},"finish_reason":null}],"usage":null,"obfuscation":"%b"}'
+NESTED = HEAD + b'"content":"%b"},"finish_reason":null,"x":{"pad":"%b"}}]}'
+MODEL = b'{"choices":[{"delta":{"content":"%b"}}],"model":"%b"}'
+OBJECT = b'{"choices":[{"delta":{"content":"%b"}}],"object":"%b"}'
+KEYED = b'{"choices":[{"delta":{"content":"%b"}}],"%b":1}'
+PADDINGS = [PADDED, NESTED, MODEL, OBJECT, KEYED]
+PADS = st.sampled_from([
+    b"k3", b"", b"zQ1", b"\\n", b'\\"', b'"', b"\\", b"\r", b"\n", b'","usage":{"prompt_tokens":1},"obfuscation":"', b'x"}\n\n', b"error",
+    b'"},"finish_reason":null}],"usage":null,"obfuscation":"', b"usage", b"fareway padding 41c9",
+])  # fmt: skip
 
 OTHERS = st.sampled_from([
     HEAD + b'"role":"assistant","content":""},"finish_reason":null}]}',
@@ -101,7 +113,14 @@ def wires(draw: st.DrawFn) -> bytes:
         key = draw(KEYS)
         plain = draw(st.lists(st.sampled_from([b"a", b"bc", b"\\n", "é".encode()]), max_size=6))
         wire += b"".join(event(data_of(text, key)) for text in plain)
-        odd = st.one_of(OTHERS, st.builds(data_of, TEXTS, st.just(key)))
+        padded = draw(st.sampled_from(PADDINGS))
+        pads = draw(st.lists(st.sampled_from([b"k3", b"zQ1", b"", b"k4x"]), max_size=6))
+        wire += b"".join(event(padded % (b"a", pad)) for pad in pads)
+        odd = st.one_of(
+            OTHERS,
+            st.builds(data_of, TEXTS, st.just(key)),
+            st.builds(lambda text, pad, padded=padded: padded % (text, pad), TEXTS, PADS),
+        )
         wire += b"".join(draw(FRAMINGS) % data for data in draw(st.lists(odd, max_size=3)))
     return wire
 
@@ -115,6 +134,13 @@ def test_the_short_way_means_what_the_long_way_means(wire: bytes, cuts: list[int
 def test_also_when_each_event_comes_alone(wire: bytes) -> None:
     ends = [at + 2 for at in range(len(wire)) if wire.startswith(b"\n\n", at)]
     assert fast(cut(wire, ends)) == slow(wire)
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_every_odd_text_among_others_and_alone(text: bytes) -> None:
+    learned = wire_of(b"a", b"b")
+    for more in (wire_of(text), wire_of(b"c", text, b"d")):
+        assert fast([learned, more]) == slow(learned + more)
 
 
 BETWEEN = {
@@ -157,6 +183,18 @@ TAKEN = {
     "escapes": ([wire_of(b"a", b"\\n", b'\\"x\\"', b"\\u00e9", b"\\ud83d\\ude00")], [(1, False), (4, True)]),
     "a frame without text ends a run": ([wire_of(b"a", b"b", b"", b"c", b"d")], [(1, False), (1, True), (1, False), (2, True)]),
     "a run that is torn goes on": ([wire_of(*WORDS)[:1000], wire_of(*WORDS)[1000:]], [(1, False), (5, True), (34, True)]),
+    "OpenAI's padding": (
+        [b"".join(event(PADDED % (b"a%d" % n, b"pad%d" % (n * 7))) for n in range(20))],
+        [(1, False), (1, False), (18, True)],
+    ),
+    "padding, each frame of its own read": (
+        [event(PADDED % (b"a", pad)) for pad in (b"k3", b"zQ1", b"", b"k")],
+        [(1, False), (1, False), (1, True), (1, True)],
+    ),
+    "what varies in the choice itself": (
+        [b"".join(event(NESTED % (b"a", pad)) for pad in (b"k3", b"zQ1", b"k"))],
+        [(1, False)] * 3,
+    ),
     "reasoning, then text": (
         [b"".join(event(data_of(b"hm", b"reasoning")) for _ in range(3)) + wire_of(b"a", b"b", b"c")],
         [(1, False), (2, True), (1, False), (2, True)],
@@ -194,6 +232,31 @@ def test_text_that_varies_in_its_other_copy_is_no_run() -> None:
     wire = b"".join(event(frame) for frame in frames)
     assert fast([wire]) == slow(wire)
     assert [one.raw for one in fast([wire])[0]] == frames
+
+
+BARE = HEAD + b'"content":"%b"}'
+"""Starts and ends as a padded frame does, and is no JSON."""
+
+HOSTILE = {
+    "no padding": (PADDED, [BARE % b"a"]),
+    "no padding, but a line end": (PADDED, [BARE % b"a\rb"]),
+    "an empty text": (PADDED, [PADDED % (b"", b"k3")]),
+    "an empty text among others": (PADDED, [PADDED % pair for pair in ((b"a", b"k"), (b"", b"k3"), (b"b", b""))]),
+    "two paddings in one frame and none in the next": (
+        PADDED,
+        [PADDED % (b"a", PADDED[len(HEAD) :].removesuffix(b'"}').split(b"%b")[1].join([b"x", b"y"])), BARE % b"a"],
+    ),
+    "an error where the padding's name was": (KEYED, [KEYED % (b"a", b"error")]),
+    "counts where the padding's name was": (KEYED, [KEYED % (b"a", b"usage")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("padded", "frames"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_only_looks_like_a_padded_frame(padded: bytes, frames: list[bytes]) -> None:
+    learned = [event(padded % (b"a", pad)) for pad in (b"k3", b"zQ1", b"k", b"")]
+    hostile = b"".join(event(frame) for frame in frames)
+    for reads in ([*learned, hostile], [b"".join(learned) + hostile]):
+        assert fast(reads) == slow(b"".join(reads))
 
 
 def test_nothing_behind_the_end_of_a_stream_is_taken() -> None:
