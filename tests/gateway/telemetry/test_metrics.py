@@ -10,7 +10,13 @@ from gateway.telemetry.families import DURATION_BUCKETS_S, FAMILIES
 from gateway.telemetry.metrics import OTHER, SERIES_MAX, SERIES_PER_TURN, Metrics
 from gateway.telemetry.snapshot import Series
 from tests.gateway.fake_provider import FakeProvider, answer
-from tests.gateway.gateway_harness import KEY, NOWHERE, body, running_gateway
+from tests.gateway.gateway_harness import (
+    KEY,
+    NOWHERE,
+    body,
+    config_text,
+    running_gateway,
+)
 from tests.gateway.ledger_samples import settlement
 from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream
 
@@ -262,6 +268,15 @@ async def test_what_a_scrape_shows_after_a_few_requests(tmp_path):
         assert value(found, "fareway_requests_in_flight") == 0
         for secret in (canary, KEY, "nothing"):
             assert secret not in text
+
+
+async def test_a_request_that_the_privacy_policy_refuses_is_counted(tmp_path):
+    text = config_text({"a": NOWHERE}, more="privacy: {tags: {inside: {require: [self_hosted]}}}")
+    async with running_gateway(tmp_path, {"a": NOWHERE}, text=text) as gateway:
+        assert (await gateway.post(body(), x_fareway_tags="inside")).status_code == 403
+        await gateway.wait_idle()
+        found = samples(gateway.service.metrics.render().decode())
+    assert value(found, "fareway_policy_denials_total", rule="privacy_denied") == 1
 
 
 async def test_labels_do_not_grow_with_what_clients_send(tmp_path):
