@@ -69,6 +69,7 @@ def _survive(folder: Path, *, kills: int, seed: int, workers: int) -> None:
                     _kill(gateway, kind, rng)
             gateway.kill()
             gateway.start()
+            gateway.run("keys", "list")  # waits for the ledger process, which starts last
             assert gateway.stop() == 0  # which loads what the spools hold
             bill = upstream.bill()
             rows = ledger_rows(gateway.database)
