@@ -74,8 +74,15 @@ class PlainRuns:
         text = read[self._start : -len(self._tail)]
         if b"\n" not in text:
             # One frame, which is how slower streams come.
-            is_looked_into = self._between or text.translate(None, _PLAIN)
-            count = 1 if (self._are_texts([text]) if is_looked_into else text) else 0
+            first, between, second = text, b"", b""
+            if self._between:
+                first, between, second = text.partition(self._between)
+            if not first or between != self._between:
+                count = 0
+            elif (first + second).translate(None, _PLAIN):
+                count = int(self._are_texts([text]))
+            else:
+                count = 1
         else:
             start, stop = self._start, self._stop
             texts = [event[start:stop] for event in read[: -len(_END)].split(_END)]
