@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from gateway.clock import Clock
 from gateway.dialects.openai_answer import AnswerEncoder, FinalFacts
 from gateway.errors import GatewayError
 from gateway.ledger.errors import SpoolError
@@ -15,16 +16,14 @@ from gateway.ledger.records import AttemptStatus, Settlement
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.failures import EMPTY_ANSWER_RETRIES, Failure, was_refused
 from gateway.relay.frames import StreamFrames
-from gateway.relay.job import Job
-from gateway.relay.journal import OpenAttempt, Outcome
+from gateway.relay.job import Job, RelayLimits
+from gateway.relay.journal import Journal, OpenAttempt, Outcome
 from gateway.relay.verdict import final_error
 from gateway.routing.ranking import Candidate
+from gateway.telemetry.metrics import Metrics
 from pricing.money import format_usd
-from providers.contract import AttemptFacts, Batch, Deadlines, OnDisconnect
+from providers.contract import AttemptFacts, Batch, Deadlines, OnDisconnect, Provider
 from providers.errors import ProviderError, UpstreamFault
-
-if TYPE_CHECKING:
-    from gateway.relay.attempts import Relay
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +31,54 @@ SETTLE_GRACE_S = 60.0
 """Added to an attempt's total deadline: after it an unsettled intent counts as lost."""
 
 
+class RelayParts(Protocol):
+    """What of the relay an attempt works with; see `gateway.relay.attempts.Relay`."""
+
+    @property
+    def providers(self) -> Mapping[str, Provider]:
+        """By name."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """Where it is written."""
+        ...
+
+    @property
+    def limits(self) -> RelayLimits:
+        """The relay's settings."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """For durations."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """Where it is counted."""
+        ...
+
+    @property
+    def status_of(self) -> Callable[[GatewayError], int]:
+        """The HTTP status that an error will have."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """One call to one deployment, from intent to settlement."""
+    """One call to one deployment, from intent to settlement.
 
-    relay: Relay
+    Attributes:
+        relay: What it works with.
+        job: The request.
+        candidate: The deployment.
+        client: The answer on its way.
+        failures: Those of the request's attempts before it.
+        deadlines: What is left of the request's time.
+    """
+
+    relay: RelayParts
     job: Job
     candidate: Candidate
     client: ClientStream
