@@ -17,6 +17,18 @@ from gateway.process.launch import Launched
 logger = logging.getLogger(__name__)
 
 
+async def wait_first(*events: asyncio.Event) -> None:
+    """Return as soon as one of the events is set."""
+    async with anyio.create_task_group() as tasks:
+
+        async def wait(event: asyncio.Event) -> None:
+            await event.wait()
+            tasks.cancel_scope.cancel()
+
+        for event in events:
+            tasks.start_soon(wait, event)
+
+
 async def _nothing() -> None:
     """What follows the loss of a child that nobody else depends on."""
 

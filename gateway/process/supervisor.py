@@ -31,7 +31,7 @@ from gateway.process import admin_socket, stored_keys
 from gateway.process.backoff import Backoff
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
-from gateway.process.keeper import Keeper
+from gateway.process.keeper import Keeper, wait_first
 from gateway.process.key_board import KeyBoard
 from gateway.process.launch import LEDGER_MODULE, HeadStart
 from gateway.process.listeners import Listeners
@@ -95,7 +95,7 @@ class Supervisor:
     _ledger: Keeper = field(init=False)
     _desk: MetricsDesk = field(init=False)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    _is_forced: bool = False
+    _forced: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         """Put the parts together; nothing runs yet."""
@@ -220,7 +220,7 @@ class Supervisor:
                     continue
                 if self._stopping.is_set():
                     logger.warning("%s again: ending at once", number.name)
-                    self._is_forced = True
+                    self._forced.set()
                     for child in self._living_workers():
                         child.process.kill()
                 self._stopping.set()
@@ -253,24 +253,34 @@ class Supervisor:
         await self._fleet.drain(DRAIN_S)
 
     async def _stop_ledger(self) -> None:
+        with anyio.move_on_after(LEDGER_WAIT_S):  # after a short life it may still be starting
+            await wait_first(self._ledger.ready, self._forced)
         self._ledger.is_ending = True
         if self._ledger.child is None:
-            return  # it is being started; what the spools hold is loaded with the next start
-        timeout_s = FORCED_STOP_S if self._is_forced else CALL_TIMEOUT_S
-        try:
-            await self._call_ledger("stop", None, result_type=type(None), timeout_s=timeout_s)
-        except ChannelError as error:
-            logger.warning("the ledger process did not stop cleanly: %s", error)
+            return  # what the spools hold is loaded with the next start
+        async with anyio.create_task_group() as tasks:
 
-    async def _call_ledger(
-        self, name: str, params: object, *, result_type: type[T], timeout_s: float = CALL_TIMEOUT_S
-    ) -> T:
+            async def hurry() -> None:
+                await self._forced.wait()
+                await anyio.sleep(FORCED_STOP_S)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(hurry)
+            try:
+                await self._call_ledger("stop", None, result_type=type(None))
+            except ChannelError as error:
+                logger.warning("the ledger process did not stop cleanly: %s", error)
+            tasks.cancel_scope.cancel()
+
+    async def _call_ledger(self, name: str, params: object, *, result_type: type[T]) -> T:
         with anyio.move_on_after(LEDGER_WAIT_S):
             await self._ledger.ready.wait()
         child = self._ledger.child
         if child is None:
             raise RemoteError("ledger_unavailable", "the ledger process is being started again")
-        return await child.channel.call(name, params, result_type=result_type, timeout_s=timeout_s)
+        return await child.channel.call(
+            name, params, result_type=result_type, timeout_s=CALL_TIMEOUT_S
+        )
 
     def _methods(self) -> Mapping[str, Method]:
         """What workers and the admin socket may call."""

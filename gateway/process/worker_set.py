@@ -20,7 +20,7 @@ from gateway.process import snapshot
 from gateway.process.backoff import Backoff
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
-from gateway.process.keeper import Keeper
+from gateway.process.keeper import Keeper, wait_first
 from gateway.process.key_board import KeyBoard
 from gateway.process.launch import WORKER_MODULE, HeadStart
 from gateway.process.listeners import Listeners
@@ -130,7 +130,7 @@ class WorkerSet:
         """
         with anyio.move_on_after(SET_UP_TIMEOUT_S):
             for keeper in self.keepers:
-                await _ready_or_faulted(keeper)
+                await wait_first(keeper.ready, keeper.faulted)
         for keeper in self.keepers:
             if not keeper.ready.is_set():
                 raise SetFailed(
@@ -278,14 +278,3 @@ class WorkerSet:
             )
         except ChannelError as error:
             logger.warning("%s still listens for another: %s", child.name, error)
-
-
-async def _ready_or_faulted(keeper: Keeper) -> None:
-    async with anyio.create_task_group() as tasks:
-
-        async def wait(event: asyncio.Event) -> None:
-            await event.wait()
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(wait, keeper.ready)
-        tasks.start_soon(wait, keeper.faulted)
