@@ -7,11 +7,15 @@ each full collection; so it sleeps meanwhile, and what is there then is taken ou
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import cast
+
+_M_ARENA_MAX = -8
+"""Source: glibc, malloc.h."""
 
 THRESHOLDS = (10_000, 20, 50)
 """Requests leave next to no cycles behind: what they make is freed without the collector. Looking
@@ -21,10 +25,22 @@ every 700 objects, as usual, took 9 % of a worker's time; this way its memory gr
 def main(arguments: Sequence[str]) -> int:
     """Import the module that the first argument names, and run its `main` with the others."""
     gc.disable()
+    keep_one_arena()
     module = importlib.import_module(arguments[0])
     spare_what_is_there()
     run = cast("Callable[[Sequence[str]], int]", module.main)
     return run(arguments[1:])
+
+
+def keep_one_arena() -> None:
+    """Have glibc give all threads one arena; elsewhere nothing is done.
+
+    An arena per thread keeps what its thread freed. Over 200,000 requests a worker grew by 4.2 %
+    that way, and by 0.8 % with one.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def spare_what_is_there() -> None:

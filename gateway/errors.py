@@ -171,6 +171,10 @@ class Draining(CapacityFault):
     """This process is shutting down."""
 
 
+class Overloaded(CapacityFault):
+    """This process computes more than it has time for; the request was not looked at."""
+
+
 class LedgerUnavailable(CapacityFault):
     """Attempts cannot be journaled (disk full, failed disk), so none is dispatched."""
 

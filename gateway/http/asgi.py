@@ -15,7 +15,7 @@ import anyio.to_thread
 import msgspec
 
 from gateway import errors
-from gateway.http.chat import ChatCall, authenticate
+from gateway.http.chat import ROUTE, ChatCall, authenticate
 from gateway.http.cycle import Cycle
 from gateway.http.errors import error_headers, openai_body, row_of
 from gateway.http.messages import (
@@ -29,6 +29,7 @@ from gateway.http.messages import (
 from gateway.http.models import model_entry, model_list
 from gateway.http.protocol import CYCLE
 from gateway.http.service import Service
+from gateway.relay.request_head import request_id_lines
 from gateway.telemetry.exposition import PROMETHEUS_CONTENT_TYPE
 from gateway.telemetry.scrape import ScrapeFailed
 
@@ -114,8 +115,13 @@ class Application:
         await self._pages(scope, receive, send)
 
     async def _chat(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        cycle = cast("Cycle", scope[CYCLE])
-        await ChatCall(service=self.service, headers=_headers(scope), cycle=cycle).run()
+        service, cycle = self.service, cast("Cycle", scope[CYCLE])
+        if service.overload.refuses():
+            head = request_id_lines(service.new_id()) + service.overload.head
+            cycle.send_whole(503, head, service.overload.body)
+            service.metrics.note_request(ROUTE, 503, 0.0, None)
+            return
+        await ChatCall(service=service, headers=_headers(scope), cycle=cycle).run()
 
     async def _models(self, scope: Scope, _receive: Receive, send: Send) -> None:
         principal = authenticate(self.service, _headers(scope))

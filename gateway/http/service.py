@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from gateway.auth.directory import KeyDirectory
 from gateway.channel import Channel
 from gateway.clock import Clock
 from gateway.http.guard import Ending, RequestGuard
+from gateway.http.overload import Overload
 from gateway.relay.attempts import Relay
 from gateway.relay.client_stream import ClientStream
 from gateway.telemetry.metrics import Metrics
@@ -40,6 +42,7 @@ class Service:
         hash_token: What is kept in place of a key that is made here: its HMAC with the pepper.
         session_key: 32 bytes that dashboard sessions are signed with.
         spool_fault: Why the spool takes no record, empty when it does.
+        overload: Refuses what there is no time for.
         trails: For traces and the access log; None when both are off.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
@@ -60,6 +63,7 @@ class Service:
     session_key: bytes = field(repr=False)
     spool_fault: Callable[[], str]
     started_s: int
+    overload: Overload = field(default_factory=lambda: Overload(random.Random()))
     trails: Trails | None = None
     is_draining: bool = False
     in_flight: int = 0

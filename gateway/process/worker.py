@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 import uvloop
@@ -56,6 +57,8 @@ from local_engine.api import EngineError
 from providers.contract import Provider
 
 logger = logging.getLogger(__name__)
+
+SWITCH_S = 0.001
 
 ORPHAN_DRAIN_S = 5.0
 LINGER_S = 0.5
@@ -313,12 +316,17 @@ def _build_parts(
         spool=spool,
         server=HttpServer(app=Application(service, _make_pages)),
         watchdog=LoopWatchdog(
-            service.metrics.note_stall,
+            partial(_note_look, service),
             is_busy=lambda: service.in_flight > 0,
             monotonic_s=clock.monotonic_s,
             thread_s=time.thread_time,
         ),
     )
+
+
+def _note_look(service: Service, late_s: float, computed_s: float) -> None:
+    service.metrics.note_stall(late_s, computed_s)
+    service.overload.note(computed_s)
 
 
 def _make_pages(service: Service) -> AsgiApplication:
@@ -339,6 +347,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--log-level", type=int, default=logging.INFO)
     given = parser.parse_args(arguments, namespace=_Arguments())
     set_up_logging("worker", level=given.log_level, handles_content=True)
+    # Threads check large bodies and sync the journal; none of them shall keep the loop waiting for
+    # the 5 ms that the interpreter gives a thread by default.
+    sys.setswitchinterval(SWITCH_S)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker = Worker(
