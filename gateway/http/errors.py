@@ -74,7 +74,7 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     ),
     errors.Draining: ErrorRow(status=503, type="server_error", code="draining"),
     errors.Overloaded: ErrorRow(
-        status=503, type="server_error", code="overloaded", limited_by="gateway"
+        status=503, type="server_error", code="overloaded"
     ),
     errors.LedgerUnavailable: ErrorRow(status=503, type="server_error", code="ledger_unavailable"),
     errors.UpstreamTimedOut: ErrorRow(

@@ -29,6 +29,7 @@ from gateway.process.messages import EngineSpeed, LedgerStart, ServiceStatus
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.loader import load_text
 from tests.gateway.ledger_samples import FakeClock, intent, open_spool, settlement
+from tests.support.asgi_cycle import over_asgi
 
 ADMIN_KEY = "administrators-key-0123456789"
 PAYMENTS_KEY = "payments-fixed-key-0123456789"
@@ -77,7 +78,7 @@ class Pages:
     @asynccontextmanager
     async def browser(self, **options) -> AsyncIterator[httpx.AsyncClient]:
         """A client that keeps cookies and speaks to the application."""
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
+        transport = httpx.ASGITransport(over_asgi(self.app), raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, **options) as client:
             yield client
 
