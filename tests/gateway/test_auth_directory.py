@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.auth import directory as directory_module
 from gateway.auth.credentials import Refusal
 from gateway.auth.directory import (
     AuthFailure,
@@ -143,6 +144,31 @@ def test_the_id_of_another_key_does_not_help():
 def test_a_key_is_good_until_the_moment_it_expires():
     good = DIRECTORY.identify(LATE.text.encode(), now_us=NOW_US - 1)
     assert isinstance(good, Principal)
+
+
+def test_a_key_that_was_seen_before_still_expires():
+    made = directory(record(LATE, expires_at_us=NOW_US))
+    token = LATE.text.encode()
+    for _ in range(2):
+        assert isinstance(made.identify(token, now_us=NOW_US - 1), Principal)
+        assert made.identify(token, now_us=NOW_US).reason is Refusal.EXPIRED
+
+
+@given(data=st.data())
+def test_whoever_comes_again_is_told_the_same(data):
+    made = directory(*DIRECTORY.records)
+    tokens = [key.text.encode() for key in (KEY, OTHER, OLD, GONE, LATE, TEAMLESS)]
+    tokens += [FIXED.encode(), ADMIN.encode(), b"fw_live_wrong", b"x" * 30]
+    for token in data.draw(st.lists(st.sampled_from(tokens), max_size=20)):
+        fresh = directory(*DIRECTORY.records)
+        assert made.identify(token, now_us=NOW_US) == fresh.identify(token, now_us=NOW_US)
+
+
+def test_no_more_keys_are_remembered_than_the_bound(monkeypatch):
+    monkeypatch.setattr(directory_module, "SEEN_MAX", 2)
+    made = directory(*DIRECTORY.records)
+    for key in (KEY, OTHER, OLD, KEY):
+        assert made.identify(key.text.encode(), now_us=NOW_US).key_id == key.key_id
 
 
 def test_a_key_hashed_with_the_previous_pepper_stays_good():
