@@ -6,11 +6,12 @@ A vendor is a row of `catalog.toml`; nothing here knows a vendor's name.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType, TracebackType
 
 import msgspec
 from yarl import URL
@@ -43,6 +44,8 @@ from providers.transport import (
     Transport,
     TransportOptions,
 )
+
+_NO_FAULTS: Mapping[str, int] = MappingProxyType({})
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -180,14 +183,23 @@ class OpenAiCompatibleProvider:
         """What the model can do; what the wire offers, where nobody said otherwise."""
         return self._account.model_capabilities.get(model_id, self._capabilities)
 
-    @asynccontextmanager
-    async def stream(
+    def stream(
         self, model_id: str, request: ChatRequest, *, deadlines: Deadlines, facts: AttemptFacts
-    ) -> AsyncGenerator[AsyncIterator[Batch]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
         """Send the request; leaving the context closes the socket of an unfinished answer.
 
         Raises:
             ProviderError: The attempt failed; on entry, or while iterating.
+        """
+        return _Call(self, model_id, request, deadlines, facts)
+
+    async def send(
+        self, model_id: str, request: ChatRequest, deadlines: Deadlines, facts: AttemptFacts
+    ) -> Exchange:
+        """Send a request and wait for the head of the answer; arguments as `stream`.
+
+        Raises:
+            ProviderError: There is none.
         """
         row = self._row
         body = build_body(
@@ -197,9 +209,10 @@ class OpenAiCompatibleProvider:
             asks_for_usage=row.asks_for_usage,
             renames=row.renames,
         )
-        facts.adapted += [
-            f"{name}->{row.renames[name]}" for name in request.fields if name in row.renames
-        ]
+        if row.renames:
+            facts.adapted += [
+                f"{name}->{row.renames[name]}" for name in request.fields if name in row.renames
+            ]
         exchange = await self._transport.send(
             self._url,
             headers=self._headers(request, facts),
@@ -207,24 +220,12 @@ class OpenAiCompatibleProvider:
             deadlines=deadlines,
             facts=facts,
         )
-        async with exchange:
-            facts.upstream_request_id = self._request_id(exchange.headers)
-            context = self._error_context(f"{self.name}/{model_id}", exchange.headers, facts)
-            if not 200 <= exchange.status < 300:
-                refusal = await exchange.read_all(max_bytes=ERROR_BODY_MAX_BYTES, cuts=True)
-                raise error_from_reply(exchange.status, refusal, context=context)
-            reader = _Reader if request.is_stream else _WholeReader
-            answer = reader(request, exchange, facts, context)
-            try:
-                yield answer
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-                # Whatever looked into a part of the answer and could not read it, here or behind
-                # us: nested too deeply, or no UTF-8 where text was due.
-                raise BadWire(f"The answer of {self.name}/{model_id} cannot be read.") from fault
-            finally:
-                self._count_faults(answer.faults)
-            if answer.is_over:
-                await exchange.settle()
+        headers = exchange.headers
+        for name in row.request_id_headers:
+            if name in headers:
+                facts.upstream_request_id = headers[name]
+                break
+        return exchange
 
     async def close(self) -> None:
         """Close pooled connections."""
@@ -240,14 +241,16 @@ class OpenAiCompatibleProvider:
             headers = {**headers, "traceparent": facts.traceparent}
         return headers
 
-    def _request_id(self, headers: Mapping[str, str]) -> str | None:
-        return next(
-            (headers[name] for name in self._row.request_id_headers if name in headers), None
-        )
-
-    def _error_context(
+    def error_context(
         self, deployment: str, headers: Mapping[str, str], facts: AttemptFacts
     ) -> ErrorContext:
+        """What it takes to read an error of this account.
+
+        Args:
+            deployment: `provider/model-id`.
+            headers: The answer's.
+            facts: The attempt's.
+        """
         return ErrorContext(
             deployment=deployment,
             secrets=self._secrets,
@@ -257,9 +260,80 @@ class OpenAiCompatibleProvider:
             request_id=facts.upstream_request_id,
         )
 
-    def _count_faults(self, faults: Mapping[str, int]) -> None:
+    def count_faults(self, faults: Mapping[str, int]) -> None:
+        """Add up deviations that were put right, by kind."""
         for kind, count in faults.items():
             self.wire_faults[kind] = self.wire_faults.get(kind, 0) + count
+
+
+class _Call:
+    """One request and its answer; a class, as a generator that is a context costs several times it."""
+
+    __slots__ = (
+        "_answer",
+        "_deadlines",
+        "_exchange",
+        "_facts",
+        "_model_id",
+        "_provider",
+        "_request",
+    )
+
+    def __init__(
+        self,
+        provider: OpenAiCompatibleProvider,
+        model_id: str,
+        request: ChatRequest,
+        deadlines: Deadlines,
+        facts: AttemptFacts,
+    ) -> None:
+        self._provider = provider
+        self._model_id = model_id
+        self._request = request
+        self._deadlines = deadlines
+        self._facts = facts
+        self._exchange: Exchange | None = None
+        self._answer: _Reader | _WholeReader | None = None
+
+    async def __aenter__(self) -> AsyncIterator[Batch]:
+        provider, request, facts = self._provider, self._request, self._facts
+        exchange = await provider.send(self._model_id, request, self._deadlines, facts)
+        self._exchange = exchange
+        if not 200 <= exchange.status < 300:
+            async with exchange:
+                refusal = await exchange.read_all(max_bytes=ERROR_BODY_MAX_BYTES, cuts=True)
+            raise error_from_reply(exchange.status, refusal, context=self._context())
+        deployment = f"{provider.name}/{self._model_id}"
+        reader = _Reader if request.is_stream else _WholeReader
+        self._answer = reader(request, exchange, facts, deployment, self._context)
+        return self._answer
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        exchange, answer = self._exchange, self._answer
+        assert exchange is not None, "a context is left after it was entered"
+        assert answer is not None, "the same"
+        self._provider.count_faults(answer.faults)
+        try:
+            if fault is None and answer.is_over:
+                await exchange.settle()
+        finally:
+            await exchange.__aexit__(kind, fault, trace)
+        if isinstance(fault, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
+            # Whatever looked into a part of the answer and could not read it, here or behind us:
+            # nested too deeply, or no UTF-8 where text was due.
+            name = f"{self._provider.name}/{self._model_id}"
+            raise BadWire(f"The answer of {name} cannot be read.") from fault
+
+    def _context(self) -> ErrorContext:
+        assert self._exchange is not None, "an error comes with an answer"
+        return self._provider.error_context(
+            f"{self._provider.name}/{self._model_id}", self._exchange.headers, self._facts
+        )
 
 
 class _Body:
@@ -291,16 +365,17 @@ class _Reader:
         request: ChatRequest,
         exchange: Exchange,
         facts: AttemptFacts,
-        context: ErrorContext,
+        deployment: str,
+        context: Callable[[], ErrorContext],
     ) -> None:
         self.is_over = False
         self._exchange = exchange
         self._facts = facts
         self._failure: ProviderError | None = None
         self._codec = ChatStream(
-            deployment=context.deployment,
+            deployment=deployment,
             call_id_prefix=f"call_{request.request_id}_",
-            on_error=lambda body: error_from_body(body, context=context),
+            on_error=lambda body: error_from_body(body, context=context()),
             choices=choice_count(request),
             token_limit=token_limit(request),
         )
@@ -382,13 +457,15 @@ class _WholeReader:
         request: ChatRequest,
         exchange: Exchange,
         facts: AttemptFacts,
-        context: ErrorContext,
+        deployment: str,
+        context: Callable[[], ErrorContext],
     ) -> None:
         self.is_over = False
-        self.faults: Mapping[str, int] = {}
+        self.faults: Mapping[str, int] = _NO_FAULTS
         self._request = request
         self._body = _Body(exchange)
         self._facts = facts
+        self._deployment = deployment
         self._context = context
 
     def __aiter__(self) -> AsyncIterator[Batch]:
@@ -401,9 +478,9 @@ class _WholeReader:
         self.is_over = True
         answer = decode_answer(
             body,
-            deployment=self._context.deployment,
+            deployment=self._deployment,
             call_id_prefix=f"call_{self._request.request_id}_",
-            on_error=lambda error: error_from_body(error, context=self._context),
+            on_error=lambda error: error_from_body(error, context=self._context()),
             token_limit=token_limit(self._request),
         )
         self._facts.upstream_model = answer.upstream_model

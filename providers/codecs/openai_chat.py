@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
@@ -76,13 +76,14 @@ class _Answer(msgspec.Struct, gc=False):
     x_groq: GroqExtra | None = None
 
 
+_PLAIN_ENDS = frozenset({"stop", "length", None})
+_NO_FAULTS: Mapping[str, int] = MappingProxyType({})
 _ANSWER = msgspec.json.Decoder(_Answer)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedAnswer:
+class DecodedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A non-stream answer.
 
     Attributes:
@@ -267,10 +268,19 @@ def _usage(answer: _Answer) -> UsageReport | None:
     return report_from(raw, is_alone=False, frame=None)
 
 
+def _is_right(choice: _Choice) -> bool:
+    """Whether a choice is a plain text that ended as OpenAI's do; nearly all are."""
+    message = choice.message
+    is_plain = message is None or message.tool_calls is NULL
+    return is_plain and choice.finish_reason in _PLAIN_ENDS
+
+
 def _put_right(
     body: bytes, choices: list[_Choice], prefix: str, *, is_cut: bool
-) -> tuple[bytes, dict[str, int]]:
+) -> tuple[bytes, Mapping[str, int]]:
     """The answer with calls and finish reasons put right, and what was; `choices` follow suit."""
+    if all(_is_right(choice) for choice in choices):
+        return body, _NO_FAULTS
     edits: dict[int, dict[str, bytes]] = {}
     faults: Counter[str] = Counter()
     for position, choice in enumerate(choices):
