@@ -267,7 +267,7 @@ class OpenAiCompatibleProvider:
 
 
 class _Call:
-    """One request and its answer; a class, as a generator that is a context costs several times it."""
+    """One request and its answer; a generator as a context would cost several times as much."""
 
     __slots__ = (
         "_answer",

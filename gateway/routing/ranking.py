@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -124,11 +125,12 @@ def _score(offer: Offer, strategy: Strategy) -> int | None:
 
 def _reason(place: int, offer: Offer, strategy: Strategy, *, is_measured: bool) -> str:
     if is_measured:
-        return strategy.value if place == 0 else f"{_ordinal(place)} {strategy.value}"
+        return _label(place, strategy)
     if isinstance(offer.quote, Unpriced):
         return f"unpriced ({offer.quote.reason}), ranks last"
     return f"no latency observed, not comparable as {strategy}, ranked by price"
 
 
-def _ordinal(place: int) -> str:
-    return f"number {place + 1}"
+@lru_cache(maxsize=1024)  # the same few for every request
+def _label(place: int, strategy: Strategy) -> str:
+    return strategy.value if place == 0 else f"number {place + 1} {strategy.value}"

@@ -86,6 +86,12 @@ def test_no_candidate_of_a_granted_model_lies_outside_it() -> None:
 
 
 # GW-107: the opposite, an alias that was granted and is denied by what it stands for.
+def test_a_decision_knows_whether_privacy_took_something_away():
+    assert not ask(CHEAP, DEAR).is_narrowed_by_privacy
+    assert not ask(CHEAP, replace(DEAR, is_available=False)).is_narrowed_by_privacy
+    assert ask(CHEAP, DEAR, allowed=frozenset({CHEAP.name})).is_narrowed_by_privacy
+
+
 def test_a_granted_alias_is_enough() -> None:
     snapshot = FleetSnapshot(
         deployments={"vendor/coder-bf16": replace(CHEAP, name="vendor/coder-bf16")},
