@@ -18,17 +18,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
-from gateway.errors import HeadersTooLarge
+from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
 from gateway.http.cycle import Cycle
 from gateway.http.errors import openai_body, row_of
+from gateway.relay.request_head import request_id_lines
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
 
 HEAD_BYTES_MAX: Final = 64 * 1024
-"""Longest request line with headers; what a single read brings at once may be more."""
+"""Longest request line with headers."""
 
 HEAD_S_MAX: Final = 30.0
 """Longest time from a connection, or from a request's first byte, to the end of its headers."""
@@ -53,8 +58,12 @@ _UPGRADE_HEADERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings
 logger = logging.getLogger(__name__)
 
 
-class _PipelineTooLong(Exception):
-    """Ends the parsing of a read; uvicorn answers with a 400 and closes."""
+class _Refused(Exception):
+    """Ends the parsing of a read: what came is HTTP, and this error of ours is the answer."""
+
+    def __init__(self, error: GatewayError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Closing:
@@ -79,10 +88,13 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection: heads bounded in size and time, trailers dropped, few requests in advance."""
 
     closing: ClassVar[Closing] = Closing()  # of a server that never lets them end; see `HttpServer`
+    new_id: ClassVar[Callable[[], bytes] | None] = None  # for answers that no application gives
     head_s_max = HEAD_S_MAX
     rest_s_max = REST_S_MAX
     unread_s_max = UNREAD_S_MAX
     _bare_bytes = 0  # since the last byte of a body, or since a head began
+    _read_bytes = 0  # of the newest read
+    _head_bytes = 0  # of all reads that may hold parts of this head: it is no longer than that
     _served: Cycle | None = None  # the request being answered, or answered last
     _is_in_head = True
     _is_upgrade = False  # whether the head that was just read wishes for another protocol
@@ -138,12 +150,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Pass what came to the parser, unless there is too much of it that is no body."""
         self._has_moved = False
+        self._read_bytes = len(data)
+        self._head_bytes += len(data)
         self._feed(data)
-        # Of a read in which a head begins nobody knows which part is head; it is bounded itself.
+        # Of a read in which a head begins nobody knows yet which part is head.
         if not self._has_moved:
             self._bare_bytes += len(data)
             if self._bare_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-                self._refuse()
+                self._refuse(_head_too_large())
 
     def on_message_begin(self) -> None:
         """A request's first byte."""
@@ -158,11 +172,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
+        if self._head_bytes > HEAD_BYTES_MAX and self._head_size() > HEAD_BYTES_MAX:
+            raise _Refused(_head_too_large())
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._is_upgrade = True  # `_feed` starts it again, without the wish
             return
         if len(self.pipeline) >= PIPELINED_MAX:
-            raise _PipelineTooLong
+            raise _Refused(
+                InvalidRequest(f"over {PIPELINED_MAX} requests sent before the first was answered")
+            )
         self._is_in_head = False
         self._end_head()
         self._begin()
@@ -250,9 +268,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self.parser = httptools.HttpRequestParser(self)
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
             self._feed(head + rest)
-        except httptools.HttpParserError:
-            logger.debug("what came is no HTTP", exc_info=True)
-            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserError as fault:
+            logger.debug("what came is refused unread", exc_info=True)
+            cause = fault.__context__
+            self._refuse(
+                cause.error
+                if isinstance(cause, _Refused)
+                else InvalidRequest("what came is no valid HTTP/1.1 request")
+            )
 
     def _head_without_upgrade(self) -> bytes:
         parser = self.parser
@@ -267,12 +290,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._is_in_head, self._has_moved, self._bare_bytes = True, True, 0
+        self._head_bytes = self._read_bytes
 
-    def _refuse(self) -> None:
-        # In the middle of another answer nothing can be said.
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before a first request
-        if cycle is None or cycle.response_complete:
-            self.transport.write(_refusal())
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _refuse(self, error: GatewayError) -> None:
+        # Where another request waits for its answer, or is given one, nothing can be said.
+        cycle = self._served
+        is_of_this = cycle is self.cycle and not self._is_in_head
+        if cycle is None or cycle.response_complete or (is_of_this and not cycle.response_started):
+            new_id = type(self).new_id
+            self.transport.write(_refusal(error, b"" if new_id is None else new_id()))
         self.transport.close()
 
     def _await_head(self) -> None:
@@ -296,10 +325,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._rest_timer = None
 
 
-def _refusal() -> bytes:
-    error = HeadersTooLarge(f"request line and headers are over {HEAD_BYTES_MAX // 1024} KiB")
-    body = openai_body(error)
+def _head_too_large() -> HeadersTooLarge:
+    return HeadersTooLarge(f"request line and headers are over {HEAD_BYTES_MAX // 1024} KiB")
+
+
+def _refusal(error: GatewayError, request_id: bytes) -> bytes:
+    status, body = row_of(error).status, openai_body(error)
     return (
-        b"HTTP/1.1 %d Request Header Fields Too Large\r\n"
-        b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-    ) % (row_of(error).status, len(body), body)
+        b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+    ) % (STATUS_LINE[status], request_id_lines(request_id) if request_id else b"", len(body), body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -28,9 +29,11 @@ class HttpServer:
 
     Attributes:
         app: The application.
+        new_id: Makes ids for requests that never reach the application, such as broken ones.
     """
 
     app: AsgiApplication
+    new_id: Callable[[], bytes]
     _closing: Closing = field(default_factory=Closing)
     _uvicorn: _Server = field(init=False)
     _listening: dict[int, asyncio.AbstractServer] = field(
@@ -39,12 +42,12 @@ class HttpServer:
 
     def __post_init__(self) -> None:
         """Configure uvicorn; nothing is bound."""
-        closing = self._closing
 
         class Protocol(BoundedProtocol):
             """The protocol of this server's connections."""
 
-        Protocol.closing = closing
+        Protocol.closing = self._closing
+        Protocol.new_id = staticmethod(self.new_id)
         self._uvicorn = _Server(
             uvicorn.Config(
                 self.app,

@@ -314,7 +314,7 @@ def _build_parts(
         providers=providers,
         links=links,
         spool=spool,
-        server=HttpServer(app=Application(service, _make_pages)),
+        server=HttpServer(app=Application(service, _make_pages), new_id=service.new_id),
         watchdog=LoopWatchdog(
             partial(_note_look, service),
             is_busy=lambda: service.in_flight > 0,

@@ -186,6 +186,36 @@ async def test_an_endless_head_is_told_why(tmp_path):
         await writer.wait_closed()
 
 
+@pytest.mark.parametrize("spare", [-200, 200], ids=["within the bound", "over it"])
+async def test_a_head_that_comes_in_one_piece_has_the_same_bound(tmp_path, spare):
+    async with serving(tmp_path) as gateway:
+        got = await gateway.post(body(), x_large="h" * (HEAD_BYTES_MAX - 400 + 2 * spare))
+        assert (got.status_code == 431) == (spare > 0)
+
+
+UNREAD = {
+    "no HTTP": b"HELO there\r\n\r\n",
+    "a length that is no number": request_bytes(b"{}", headers=["content-length: two"]),
+    "a body's chunk without a size": request_bytes(
+        b"zz\r\n{}\r\n0\r\n\r\n", headers=["transfer-encoding: chunked"]
+    ),
+}
+
+
+@pytest.mark.parametrize("data", UNREAD.values(), ids=UNREAD.keys())
+async def test_what_is_no_http_is_told_so_in_the_shape_of_every_error(tmp_path, data):
+    async with serving(tmp_path) as gateway:
+        head, _, told = (await gateway.raw(data)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(told)["error"]["code"] == "invalid_request_error"
+
+
+async def test_nothing_is_said_into_the_answer_of_another_request(tmp_path):
+    async with serving(tmp_path) as gateway:
+        one = request_bytes(json.dumps(body()).encode()).replace(b"connection: close\r\n", b"")
+        assert await gateway.raw(one + b"HELO there\r\n\r\n") == b""
+
+
 async def test_large_heads_within_the_bound_and_bodies_of_any_size_pass(tmp_path):
     async with serving(tmp_path) as gateway:
         got = await gateway.post(body(user="u" * 3_000_000), x_large="h" * 30_000)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -136,6 +138,17 @@ async def test_a_configured_worker_answers_and_writes_its_own_spool(tmp_path):
         assert got.json()["choices"][0]["message"]["content"] == "from the worker"
         ((intent, settled),) = attempts_in(worker.spool_dir)
         assert (intent.team, settled.status) == ("apps", "ok")
+
+
+async def test_what_no_application_sees_has_a_request_id_too(tmp_path):
+    async with running(tmp_path) as worker:
+        await worker.configure()
+        reader, writer = await asyncio.open_connection(*worker.listener.getsockname())
+        writer.write(b"HELO there\r\n\r\n")
+        with anyio.fail_after(5):
+            got = await reader.read()
+        assert re.search(rb"\r\nx-fareway-request-id: [0-9a-f]{32}\r\n", got)
+        writer.close()
 
 
 async def test_nothing_is_answered_before_a_worker_is_configured(tmp_path):
