@@ -114,6 +114,6 @@ def _instant(text: str) -> datetime | None:
     except ValueError:
         try:
             instant = parsedate_to_datetime(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # a year or an hour of many digits is one or the other
             return None
     return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)

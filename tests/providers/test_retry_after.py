@@ -44,6 +44,9 @@ CASES = {
     "nonsense is unknown": ({"retry-after": "soon"}, "", None),
     "infinity is unknown": ({"retry-after": "inf"}, "", None),
     "a negative wait is unknown": ({"retry-after": "-5"}, "", None),
+    "a year of many digits is unknown": ({"retry-after": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}, "", None),
+    "a day of many digits is unknown": ({"x-ratelimit-reset-tokens": "Wed, 99999999999 Oct 2026 07:28:00 GMT"}, "", None),
+    "the last year that there is": ({"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}, "", RETRY_AFTER_MAX_S),
     "a header of kilobytes is unknown": ({"retry-after": "1" * 5000}, "", None),
 }  # fmt: skip
 
