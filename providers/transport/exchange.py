@@ -165,12 +165,15 @@ class Exchange:
 
         Args:
             max_bytes: Limit on its size after decompression.
-            cuts: Return the start of a longer body instead of raising.
+            cuts: The start is enough, as of a refusal, whose status says the most: a body that is
+                longer, breaks, or falls silent for the grace of a finished answer, is cut there.
 
         Raises:
             BadWire: The body is longer than `max_bytes`.
             DeliveryError: As `read`.
         """
+        if cuts:
+            self.note_finish()
         if self._is_here:
             # The usual answer, which came in one packet with its head.
             whole = self._reader.read_nowait()

@@ -24,6 +24,7 @@ from providers.errors import (
     RateLimited,
     StreamStalled,
     TotalTimeout,
+    Unavailable,
     UpstreamFault,
 )
 from providers.transport import TransportOptions
@@ -78,6 +79,33 @@ async def test_a_huge_refusal_is_cut_and_its_connection_closed() -> None:
         refused = await call(provider)
         assert (await call(provider)).text == "ok"
     assert isinstance(refused.error, UpstreamFault)
+
+
+BROKEN_REFUSALS = {
+    "a reset within it": Step(delay_s=0.02, ending="reset"),
+    "an end before its length": END,
+    "silence within it": Step(delay_s=30),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("end", BROKEN_REFUSALS.values(), ids=BROKEN_REFUSALS.keys())
+async def test_a_refusal_whose_body_breaks_keeps_its_status(end: Step, stream: bool) -> None:
+    head = "HTTP/1.1 429 Busy\r\nretry-after: 7\r\ncontent-length: 1000\r\n\r\n"
+    script = Wire(steps=(Step(text=head + '{"error":{"message":"slow"'), end))
+    async with running(script, Chat(text="ok")) as (provider, _):
+        refused = await call(provider, chat(stream=stream))
+        assert (await call(provider)).text == "ok"
+    assert isinstance(refused.error, RateLimited)
+    assert (refused.error.status, refused.error.retry_after_s) == (429, 7)
+    assert refused.took_s < 2
+
+
+async def test_a_refusal_that_is_compressed_otherwise_than_it_says_keeps_its_status() -> None:
+    head = "HTTP/1.1 503 Busy\r\ncontent-encoding: gzip\r\ncontent-length: 5\r\n\r\nplain"
+    async with running(Wire(steps=(Step(text=head),))) as (provider, _):
+        refused = await call(provider)
+    assert isinstance(refused.error, Unavailable)
 
 
 ENDINGS = {
