@@ -26,9 +26,6 @@ from providers.transport.options import KEEP_ALIVE_S, TransportOptions
 from providers.transport.tls import ResumingContext
 from providers.transport.watch import Watch
 
-_LOOK_AFTER_S = 0.25
-"""Idle time after which the kernel is asked whether the other side has hung up."""
-
 _KEEP_ALIVE_MARGIN_S = 1
 _ANNOUNCED = re.compile(r"\btimeout=(\d{1,6})")
 _NO_LIMITS = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None)
@@ -78,15 +75,13 @@ class Line:
         """Whether a request may go out on it: open, rested not too long, and nothing left over.
 
         An upstream, or a proxy before it, that answers a request twice would otherwise give one
-        tenant's answer to another.
+        tenant's answer to another. The kernel is asked each time, which takes a microsecond: what
+        has come while the loop was busy is not with the parser yet.
         """
         transport = self.handler.transport
         if transport is None or transport.is_closing() or not self.handler.is_clean:
             return False
-        idle_s = now - self.idle_at
-        if idle_s > self.keep_alive_s:
-            return False
-        return idle_s < _LOOK_AFTER_S or not _is_readable(transport)
+        return now - self.idle_at <= self.keep_alive_s and not _is_readable(transport)
 
     def has_unsent(self) -> bool:
         """Whether a request was answered before all of it was sent."""

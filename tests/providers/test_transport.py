@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 
 import pytest
+from yarl import URL
 
 from providers.contract import AttemptFacts, Deadlines
 from providers.errors import BadWire, NotSent, TotalTimeout
 from providers.transport import Transport, TransportOptions
-from tests.providers.transport_harness import BACKENDS, fetch
+from tests.providers.transport_harness import (
+    BACKENDS,
+    LIMITS,
+    RawServer,
+    answer,
+    fetch,
+    serve_forever,
+)
 from tests.support.scripted_upstream import Answer, ScriptedUpstream, Step, Wire
 
 pytestmark = pytest.mark.anyio
@@ -117,6 +126,27 @@ async def test_what_comes_on_an_idle_socket_is_nobody_s_answer(text: str) -> Non
         for _ in range(3):
             assert (await fetch(transport, upstream.base_url))[1] == b"own"
             await asyncio.sleep(0.1)
+        await transport.close()
+
+
+@pytest.mark.parametrize("is_waited_for", [False, True], ids=["at rest", "with one who waits"])
+async def test_what_came_while_the_loop_was_busy_is_nobody_s_answer(is_waited_for: bool) -> None:
+    # G6: it is in the kernel, and the parser has not seen it.
+    async with RawServer(serve_forever) as server:
+        transport = Transport([server.url], TransportOptions(connections_max=1))
+        exchange = await transport.send(
+            URL(server.url), headers={}, body=b"a", deadlines=LIMITS, facts=AttemptFacts()
+        )
+        following = fetch(transport, server.url, body=b"abc")
+        if is_waited_for:
+            following = asyncio.create_task(following)
+            await asyncio.sleep(0.01)
+        async with exchange:
+            assert await exchange.read_all(max_bytes=10) == b"1"
+        # Past the server's loop, so that ours has no turn before the next request goes out.
+        os.write(server.accepted[0].get_extra_info("socket").fileno(), answer(b"others"))
+        assert (await following)[1] == b"3"
+        assert len(server.accepted) == 2
         await transport.close()
 
 
