@@ -88,7 +88,6 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection: heads bounded in size and time, trailers dropped, few requests in advance."""
 
     closing: ClassVar[Closing] = Closing()  # of a server that never lets them end; see `HttpServer`
-    new_id: ClassVar[Callable[[], bytes] | None] = None  # for answers that no application gives
     head_s_max = HEAD_S_MAX
     rest_s_max = REST_S_MAX
     unread_s_max = UNREAD_S_MAX
@@ -102,6 +101,11 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _rest_timer: asyncio.TimerHandle | None = None
     _unread_timer: asyncio.TimerHandle | None = None
+
+    @staticmethod
+    def new_id() -> bytes:
+        """The id of a request that no application sees; a server has its own, empty is none."""
+        return b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Expect a first request soon."""
@@ -300,8 +304,7 @@ class BoundedProtocol(HttpToolsProtocol):
         cycle = self._served
         is_of_this = cycle is self.cycle and not self._is_in_head
         if cycle is None or cycle.response_complete or (is_of_this and not cycle.response_started):
-            new_id = type(self).new_id
-            self.transport.write(_refusal(error, b"" if new_id is None else new_id()))
+            self.transport.write(_refusal(error, self.new_id()))
         self.transport.close()
 
     def _await_head(self) -> None:

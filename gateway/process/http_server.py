@@ -42,12 +42,18 @@ class HttpServer:
 
     def __post_init__(self) -> None:
         """Configure uvicorn; nothing is bound."""
+        make_id = self.new_id
 
         class Protocol(BoundedProtocol):
             """The protocol of this server's connections."""
 
-        Protocol.closing = self._closing
-        Protocol.new_id = staticmethod(self.new_id)
+            closing = self._closing
+
+            @staticmethod
+            def new_id() -> bytes:
+                """As this server makes them."""
+                return make_id()
+
         self._uvicorn = _Server(
             uvicorn.Config(
                 self.app,
