@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from ssl import SSLContext
 
+from gateway.settings.connections import TlsSettings
 from gateway.settings.errors import Problem, SecretError
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import (
@@ -67,8 +68,32 @@ def connection_problems(config: LoadedConfig, environ: Mapping[str, str]) -> Ite
             stated = next(one for one in _CREDENTIALS if getattr(provider, one) is not None)
             yield config.locate("providers", name, stated).problem(str(error))
         except OSError as error:
-            place = config.locate("providers", name, "tls")
-            yield place.problem(f"cannot be used: {error.strerror or error}")
+            setting, reason = _tls_fault(provider.tls, config, error)
+            yield config.locate("providers", name, "tls", setting).problem(reason)
+
+
+def _tls_fault(tls: TlsSettings, config: LoadedConfig, error: OSError) -> tuple[str, str]:
+    """Which setting is at fault, and why; OpenSSL names neither the setting nor the file."""
+    files = {
+        "ca_file": tls.ca_file,
+        "client_cert_file": tls.client_cert_file,
+        "client_key_file": tls.client_key_file,
+    }
+    for setting, stated in files.items():
+        if stated is None:
+            continue
+        path = config.resolve(stated)
+        try:
+            path.read_bytes()
+        except OSError as unread:
+            return setting, f"cannot read {path}: {unread.strerror}"
+        if setting != "ca_file":
+            continue
+        try:
+            client_context(ca_file=path)
+        except OSError:
+            return setting, "holds no certificate in PEM form"
+    return "client_cert_file", f"cannot be used with its key: {error.strerror or error}"
 
 
 def _context(settings: RemoteSettings, config: LoadedConfig) -> SSLContext | None:

@@ -198,18 +198,29 @@ def split_url(value: str) -> SplitResult:
     """
     try:
         parts = urlsplit(value)
-        _ = parts.port
+        port = parts.port
     except ValueError as error:
-        raise ValueError("must be a URL") from error
+        raise ValueError("must be a URL; its port, if any, a number up to 65535") from error
+    if port == 0:
+        raise ValueError("must have a port from 1 to 65535, or none")
     return parts
 
 
-def _check_base_url(value: str) -> str:
+def check_http_url(value: str, *, credentials: str = "api_key_env or api_key_file") -> str:
+    """The URL of an HTTP API without a slash at its end.
+
+    Args:
+        value: What the file says.
+        credentials: The settings for a user name or password, which it must not hold.
+
+    Raises:
+        ValueError: It is no such URL.
+    """
     parts = split_url(value)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be a URL that begins with http:// or https://")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("must not hold a user name or password; use api_key_env or api_key_file")
+        raise ValueError(f"must not hold a user name or password; use {credentials}")
     if parts.query or parts.fragment:
         raise ValueError("must have no query and no fragment")
     if not value.isascii() or any(character.isspace() for character in value):
@@ -217,4 +228,4 @@ def _check_base_url(value: str) -> str:
     return value.rstrip("/")
 
 
-BaseUrl = Annotated[str, AfterValidator(_check_base_url)]
+BaseUrl = Annotated[str, AfterValidator(check_http_url)]

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from gateway.settings.credentials import SecretReference, reference
 from gateway.settings.scalars import (
-    BaseUrl,
     EnvName,
     FilePath,
     Name,
     Section,
     Share,
     StoreReference,
+    check_http_url,
 )
+
+TRACES_PATH = "/v1/traces"
+"""Where a collector takes spans (OTLP/HTTP)."""
+
+
+def _check_endpoint(value: str) -> str:
+    place = "otlp_authorization_env or otlp_authorization_file"
+    url = check_http_url(value, credentials=place)
+    if url.endswith(TRACES_PATH):
+        raise ValueError(f"must end before {TRACES_PATH}, which is added to it")
+    return url
+
+
+Endpoint = Annotated[str, AfterValidator(_check_endpoint)]
 
 
 class TelemetrySettings(Section):
@@ -25,7 +39,7 @@ class TelemetrySettings(Section):
     """`json`: one object a line, from every process; `text`: lines for people."""
     access_log: bool = False
     """Whether each request leaves a line in the log: who, where to, how long, what it cost."""
-    otlp_endpoint: BaseUrl | None = None
+    otlp_endpoint: Endpoint | None = None
     """OTLP/HTTP collector such as `http://127.0.0.1:4318`; spans go to its `/v1/traces`. Needs the
     extra `otel`."""
     otlp_authorization_env: EnvName | None = None

@@ -50,6 +50,10 @@ REFUSED = {
         "connections: {max: 0}",
         "connections.max: must be greater than or equal to 1",
     ),
+    "a proxy at no port": (
+        "proxy_url: 'http://proxy.internal:0'",
+        "proxy_url: must have a port from 1 to 65535, or none",
+    ),
     "a misspelt file": (
         "tls: {ca_fil: a.pem}",
         "tls.ca_fil: unknown key; did you mean `ca_file`?",
@@ -112,15 +116,23 @@ def test_a_named_authority_is_the_only_one_that_is_trusted() -> None:
 UNUSABLE = {
     "a file that is not there": (
         "tls: {ca_file: nothing.pem}",
-        "f.yaml:1: providers.s.tls: cannot be used: No such file or directory",
+        f"f.yaml:1: providers.s.tls.ca_file: cannot read {CERTIFICATES}/nothing.pem: No such file",
+    ),
+    "a key that is not there": (
+        "tls: {client_cert_file: client.pem, client_key_file: nothing.key}",
+        f"f.yaml:1: providers.s.tls.client_key_file: cannot read {CERTIFICATES}/nothing.key: No ",
+    ),
+    "an authority that is none": (
+        "tls: {ca_file: upstream.key, client_cert_file: client.pem, client_key_file: client.key}",
+        "f.yaml:1: providers.s.tls.ca_file: holds no certificate in PEM form",
     ),
     "a key of another certificate": (
         "tls: {client_cert_file: client.pem, client_key_file: upstream.key}",
-        "f.yaml:1: providers.s.tls: cannot be used: ",
+        "f.yaml:1: providers.s.tls.client_cert_file: cannot be used with its key: ",
     ),
     "a key that is encrypted": (
         "tls: {client_cert_file: client.pem, client_key_file: client_encrypted.key}",
-        "f.yaml:1: providers.s.tls: cannot be used: the key is encrypted",
+        "f.yaml:1: providers.s.tls.client_cert_file: cannot be used with its key: the key is encr",
     ),
     "credentials that are not set": (
         "proxy_url: 'http://p', proxy_credentials_env: PROXY",

@@ -66,6 +66,13 @@ def test_a_secret_store_for_the_header_is_not_built_yet():
     assert problem.key_path == "telemetry.otlp_authorization_ref"
 
 
+def test_a_faulty_endpoint_is_told_its_mend():
+    with pytest.raises(ConfigError, match="use otlp_authorization_env or otlp_authorization_file"):
+        settings("otlp_endpoint: 'http://u:p@h'")
+    with pytest.raises(ConfigError, match="must end before /v1/traces, which is added to it"):
+        settings("otlp_endpoint: 'http://h:4318/v1/traces/'")
+
+
 REFUSED = {
     "a share over one": "sample_ratio: 1.5",
     "an endpoint that is no URL": "otlp_endpoint: collector",
