@@ -33,12 +33,15 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
         config: What it serves.
         keys: Every key of the database.
         revision: Of the keys; grows with every change.
+        log_format: `json` or `text`, for the process's log lines; that of the service's start, so
+            that all processes write the same after a reload too.
     """
 
     index: int
     config: ConfigSnapshot
     keys: list[KeyRecord]
     revision: int
+    log_format: str = "json"
 
 
 class Listen(msgspec.Struct, frozen=True, kw_only=True):

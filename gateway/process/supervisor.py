@@ -113,6 +113,7 @@ class Supervisor:
                 listeners=self.listeners,
                 clock=self.clock,
                 methods=self._methods(),
+                log_format=self.loaded.settings.telemetry.log_format,
             )
         )
         self._reloader = Reloader(

@@ -132,7 +132,7 @@ class Worker:
         set_up_logging(
             f"worker-{setup.index}",
             level=logging.getLogger().level,
-            log_format=config.settings.telemetry.log_format,
+            log_format=setup.log_format,
             handles_content=True,
         )
         self._parts = _build_parts(

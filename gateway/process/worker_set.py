@@ -50,6 +50,7 @@ class Surroundings:
         listeners: The sockets that clients connect to.
         clock: For restart pauses.
         methods: What a worker may call on the supervisor.
+        log_format: Of every process's log lines.
     """
 
     board: KeyBoard
@@ -57,6 +58,7 @@ class Surroundings:
     listeners: Listeners
     clock: Clock
     methods: Mapping[str, Method]
+    log_format: str
 
 
 class SetFailed(Exception):
@@ -194,7 +196,11 @@ class WorkerSet:
         await child.channel.call(
             "configure",
             WorkerSetup(
-                index=self._spools[index], config=self._config, keys=keys, revision=revision
+                index=self._spools[index],
+                config=self._config,
+                keys=keys,
+                revision=revision,
+                log_format=self.around.log_format,
             ),
             result_type=type(None),
             timeout_s=SET_UP_TIMEOUT_S,

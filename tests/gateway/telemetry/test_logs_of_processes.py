@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,25 @@ def test_every_process_writes_one_form_without_content(tmp_path: Path, log_forma
     members = ("time", "level", "process", "pid", "logger", "message")
     assert all(tuple(line)[: len(members)] == members for line in told)
     assert {"supervisor"} < {line["process"] for line in told}
+
+
+@pytest.mark.slow
+def test_a_reload_leaves_the_form_of_lines_as_it_is(tmp_path: Path) -> None:
+    config = {**CONFIG, "telemetry": {"log_format": "json", "access_log": True}}
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    with running_road(tmp_path, scripts={"m": [Chat(text="y")]}, config=config) as road:
+        gateway = road.gateway
+        file = gateway.folder / "fareway.yaml"
+        file.write_text(re.sub(r"(log_format\W+)json", r"\1text", file.read_text()))
+        gateway.signal(signal.SIGHUP)
+        deadline = time.monotonic() + 30
+        while "reloaded the configuration" not in gateway.log():
+            assert time.monotonic() < deadline, gateway.log()
+            time.sleep(0.05)
+        ask(gateway.port, gateway.key("red"), body)
+        gateway.stop()
+        lines = [line for line in gateway.log().splitlines() if "is ready" not in line]
+    assert "gateway.access" in [json.loads(line)["logger"] for line in lines]
 
 
 def test_the_engine_writes_the_gateways_form():
