@@ -114,8 +114,10 @@ class ChatCall:
             )
         principal = authenticate(service, self._headers)
         check_is_json(self._headers)
-        body = await self._body()
-        self._head.note_ready(service.clock.monotonic_s())
+        try:
+            body = await self._body()
+        finally:  # a body that is refused took its client's time, too
+            self._head.note_ready(service.clock.monotonic_s())
         parsed = await _parse(body)
         del body
         controls = read_controls(self._headers, parsed.metadata)

@@ -11,8 +11,8 @@ class RequestHead:
 
     Attributes:
         id_lines: Lines with the request's id.
-        ready_s: Monotonic instant at which the request was here whole: a client's slow upload is no
-            overhead of ours.
+        ready_s: Monotonic instant at which the request was here whole, or known never to be: a
+            client's slow upload is no overhead of ours.
         tags: Closed tags, as a header's value.
         overhead_s: From `ready_s` to the hand-over of the first attempt to its provider, the
             journal's write (with `strict`, its sync) included, or to the refusal; None until then,
@@ -25,7 +25,7 @@ class RequestHead:
     overhead_s: float | None = None
 
     def note_ready(self, now_s: float) -> None:
-        """The request's last byte is here."""
+        """The request's last byte is here, or no further one is read."""
         self.ready_s = now_s
 
     def note_dispatch(self, now_s: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import anyio
 import pytest
@@ -82,6 +83,15 @@ async def test_a_body_that_stops_coming_is_a_408(tmp_path, monkeypatch):
         assert got.startswith(b"HTTP/1.1 408 "), got
         assert b"nothing of the body came for 0.05 s" in got
         assert gateway.attempts() == []
+
+
+async def test_waiting_for_a_body_that_is_refused_is_no_overhead_of_ours(tmp_path, monkeypatch):
+    monkeypatch.setattr(chat, "BODY_STALL_S", 0.5)
+    async with serving(tmp_path) as gateway:
+        got = await talk(gateway.port, [f"{HEAD}content-length: 100\r\n\r\n".encode(), b'{"mod'])
+    overhead = re.search(rb"x-fareway-overhead-ms: ([0-9.]+)", got)
+    assert overhead is not None, got
+    assert float(overhead[1]) < 250, "the client let us wait for 500 ms"
 
 
 async def test_a_body_that_turns_out_too_long_is_a_413_before_it_is_all_there(tmp_path):
