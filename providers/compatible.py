@@ -317,6 +317,8 @@ class _Call:
         exchange, answer = self._exchange, self._answer
         assert exchange is not None, "a context is left after it was entered"
         assert answer is not None, "the same"
+        # It asks us for the context of errors: a cycle, which would keep the whole answer.
+        self._answer = None
         self._provider.count_faults(answer.faults)
         try:
             if fault is None and answer.is_over:

@@ -119,7 +119,8 @@ class Transport:
             error = _head_error(fault, line, loop.time() - now, is_total=loop.time() >= total_at)
             if error is None:
                 raise
-            raise error from fault
+            # The connection's protocol keeps the fault, and this frame the connection and the body.
+            raise error from fault.with_traceback(None)
         facts.status = message.code
         return Exchange(
             message,

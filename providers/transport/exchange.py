@@ -208,7 +208,8 @@ class Exchange:
         reader = self._reader
         reader._exception = None  # pyright: ignore[reportPrivateUsage]: no other way
         rest = reader.read_nowait()
-        reader.set_exception(fault)
+        # Without its frames: ours is among them, which would keep itself and all that came.
+        reader.set_exception(fault.with_traceback(None))
         return rest
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import anyio
 import pytest
 
+from gateway.relay.course import Course
 from gateway.relay.retry_budget import BURST
+from providers.contract import AttemptFacts
 from providers.errors import (
     BadRequest,
     BadWire,
@@ -19,6 +22,7 @@ from providers.errors import (
     FirstTokenTimeout,
     NotSent,
     Overloaded,
+    ProviderError,
     RateLimited,
     StaleConnection,
     StreamStalled,
@@ -26,6 +30,7 @@ from providers.errors import (
     Unavailable,
     UpstreamFault,
 )
+from providers.transport import Exchange
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import (
     NOWHERE,
@@ -36,7 +41,7 @@ from tests.gateway.gateway_harness import (
     running_gateway,
 )
 from tests.gateway.stream_reading import assemble
-from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream
+from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream, Step, Wire
 
 pytestmark = pytest.mark.anyio
 
@@ -288,3 +293,35 @@ async def test_an_error_names_no_secret_and_no_host(tmp_path):
             text = got.text + str(dict(got.headers))
             assert UPSTREAM_KEY not in text
             assert "127.0.0.1" not in got.text
+
+
+ANSWERS = {
+    "an answer": (200, Chat(text="ok")),
+    "answers that are none": (502, Wire(steps=(Step(text='HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n{"x"'),))),
+    "a reset before one": (502, Wire(steps=(Step(delay_s=0.02, ending="reset"),))),
+    "an end before one": (502, Wire(steps=(Step(delay_s=0.02, ending="close"),))),
+    "no HTTP": (502, Wire(steps=(Step(text="SSH-2.0-OpenSSH\r\n"),))),
+    "a reset amid one": (502, Wire(steps=(Step(text="HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"), Step(delay_s=0.02, ending="reset")))),
+    "an error": (502, Answer(status=500, body={"error": "x"})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(("status", "script"), ANSWERS.values(), ids=ANSWERS.keys())
+async def test_attempts_leave_nothing_to_the_collector(tmp_path, status, script, stream):
+    """What came of an answer can be large, and workers collect seldom."""
+    async with (
+        ScriptedUpstream({"m": [script]}) as upstream,
+        running_gateway(tmp_path, {"a": upstream.base_url}) as gateway,
+    ):
+        gc.collect()
+        kinds = (AttemptFacts, Course, Exchange, ProviderError)
+        others = [one for one in gc.get_objects() if isinstance(one, kinds)]
+        gc.disable()
+        try:
+            assert (await gateway.post(body(stream=stream))).status_code == status
+            await gateway.wait_idle()
+            left = [one for one in gc.get_objects() if isinstance(one, kinds)]
+            assert len(left) == len(others)
+        finally:
+            gc.enable()
