@@ -36,6 +36,7 @@ from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import Clock, system_clock
 from gateway.process.engines import READY, STARTING
 from gateway.process.messages import ServiceStatus
+from gateway.process.preflight import require_collector, require_provider_keys
 from gateway.settings.environment import process_environ
 from gateway.settings.errors import ConfigError
 from gateway.settings.loader import LoadedConfig, load
@@ -221,6 +222,17 @@ def check_configuration(loaded: LoadedConfig) -> Check:
             verdict=Verdict.NOTE,
             detail=f"{name}: `fareway serve` refuses {len(pending)} settings that are not built "
             f"yet, first {pending[0]}",
+        )
+    environ = process_environ()
+    try:
+        require_provider_keys(loaded, environ)
+        require_collector(loaded, environ)
+    except ConfigError as error:
+        # No fault: the service may have variables and rights that this shell lacks.
+        return Check(
+            name="configuration",
+            verdict=Verdict.NOTE,
+            detail=f"{name}: `fareway serve`, run from this shell, refuses: {error}",
         )
     return Check(name="configuration", verdict=Verdict.OK, detail=name)
 

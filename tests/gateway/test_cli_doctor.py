@@ -149,6 +149,21 @@ def test_what_cannot_be_served_yet_is_noted(loaded, tmp_path):
     assert "Redis" in found.detail
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("api_key_file: nothing", "providers.s.api_key_file: secret file"),
+        ("tls: {ca_file: nothing.pem}", "providers.s.tls.ca_file: cannot read"),
+    ],
+)
+def test_a_file_without_which_nothing_is_served_is_noted(tmp_path, setting, said):
+    server = f"{{kind: openai_compatible, base_url: 'https://10.0.0.5/v1', {setting}}}"
+    config = load_settings(f"providers: {{s: {server}}}", base_dir=tmp_path)
+    found = doctor.check_configuration(config)
+    assert found.verdict is Verdict.NOTE
+    assert said in found.detail
+
+
 def test_free_disk_is_that_of_the_journals_place(loaded, tmp_path):
     found = doctor.check_spool(loaded, free_bytes_min=1)
     assert found.verdict is Verdict.OK
