@@ -41,6 +41,9 @@ HEAD_S_MAX: Final = 30.0
 PIPELINED_MAX: Final = 64
 """Most requests of a connection that wait behind the one being answered."""
 
+READ_ON_MAX: Final = 8
+"""While fewer requests wait, reading goes on: a client that leaves is noticed only by reading."""
+
 REST_S_MAX: Final = 10.0
 """Longest time that a client may go on sending a body after its answer. Not zero: closing on a
 client that still sends can take away the answer that it has not read yet."""
@@ -49,6 +52,10 @@ client that still sends can take away the answer that it has not read yet."""
 UNREAD_S_MAX: Final = 1000.0
 """Longest time that a client may leave an answer unread. Above the relay's patience with a stream
 at the default deadlines; closing alone would wait for the client to read, and keep the socket."""
+
+PARTS_MAX: Final = 1000
+"""Parts of bodies in one read behind which others get their turn. A part of two bytes costs as much
+as one of two thousand, and uvloop would go on reading from this connection 32 times."""
 
 CYCLE: Final = "fareway.cycle"
 """Key of an ASGI scope under which hot routes find the connection's `Cycle`."""
@@ -94,6 +101,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _bare_bytes = 0  # since the last byte of a body, or since a head began
     _read_bytes = 0  # of the newest read
     _head_bytes = 0  # of all reads that may hold parts of this head: it is no longer than that
+    _parts_read = 0  # of bodies, by the newest read
     _served: Cycle | None = None  # the request being answered, or answered last
     _is_in_head = True
     _is_upgrade = False  # whether the head that was just read wishes for another protocol
@@ -154,6 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Pass what came to the parser, unless there is too much of it that is no body."""
         self._has_moved = False
+        self._parts_read = 0
         self._read_bytes = len(data)
         self._head_bytes += len(data)
         self._feed(data)
@@ -162,10 +171,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._bare_bytes += len(data)
             if self._bare_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
                 self._refuse(_head_too_large())
+        if self._parts_read > PARTS_MAX and not self.flow.read_paused:
+            self.flow.pause_reading()
+            self.loop.call_soon(self.flow.resume_reading)
 
     def on_message_begin(self) -> None:
         """A request's first byte."""
         super().on_message_begin()
+        self._unset_keepalive_if_required()
         self._expect_head()
         self._await_head()
 
@@ -194,6 +207,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
         self._has_moved, self._bare_bytes = True, 0
+        self._parts_read += 1
         if not cast("Cycle", self.cycle).add_part(body):
             super().on_body(body)
 
@@ -208,6 +222,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer is out; what is left of the request's body serves nobody."""
         super().on_response_complete()
+        if self._head_timer is not None and not self.transport.is_closing():
+            # Of a head that has begun the rest may not have been read while others waited.
+            self._end_head()
+            self._await_head()
         if not self._is_in_head and not self.pipeline and self._rest_timer is None:
             self._rest_timer = self.loop.call_later(self.rest_s_max, self.transport.close)
 
@@ -255,11 +273,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if before is None or before.response_complete:
             self._start_asgi_task(cycle, app)
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((cycle, app))
+            if len(self.pipeline) >= READ_ON_MAX:
+                self.flow.pause_reading()
 
     def _feed(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as wish:
@@ -309,8 +327,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         if self._head_timer is None:
-            close: Callable[[], None] = self.transport.abort
-            self._head_timer = self.loop.call_later(self.head_s_max, close)
+            self._head_timer = self.loop.call_later(self.head_s_max, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._served is None or self._served.response_complete:
+            self.transport.abort()
+        else:
+            self._await_head()  # the answer in play has bounds of its own
 
     def _end_head(self) -> None:
         if self._head_timer is not None:

@@ -186,7 +186,7 @@ async def _listening(
         server.close()
         for connection in list(state.connections):
             connection.shutdown()
-        with anyio.move_on_after(5):
+        with anyio.move_on_after(5, shield=True):
             while state.tasks or state.connections:
                 await anyio.sleep(0.001)
         assert not state.tasks, "a request is still being served"
