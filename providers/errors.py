@@ -11,6 +11,7 @@ ProviderError
                    ConnectionLost
                      StaleConnection   a kept socket was closed as it was used: ask again at once
   NotSent          nothing reached the upstream: connect failure, refused host
+                     NoConnectionFree  all that we allow ourselves are in use: come back
 """
 
 from __future__ import annotations
@@ -150,3 +151,7 @@ class NotSent(ProviderError):
     """Nothing reached the upstream: name, connect or TLS failed, or the host is refused."""
 
     billing = Billing.NONE
+
+
+class NoConnectionFree(NotSent):
+    """Every connection that the configuration allows is in use, and none came free in time."""

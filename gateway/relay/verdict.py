@@ -22,6 +22,7 @@ from providers.errors import (
     ContextTooLong,
     CredentialError,
     FirstTokenTimeout,
+    NoConnectionFree,
     NotSent,
     RateLimited,
     StreamStalled,
@@ -90,7 +91,8 @@ def _lack(
                 f"deployments that satisfy the privacy tags cannot serve now: {trail}"
             )
         return None
-    if all(isinstance(one.error, CapacityError) for one in failures):
+    # Connections that are all in use are a lack of ours, which passes like one of the upstream's.
+    if all(isinstance(one.error, CapacityError | NoConnectionFree) for one in failures):
         return errors.NoHealthyDeployment(f"no deployment can serve now: {trail}")
     return None
 

@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp.connector import Connection
 from yarl import URL
 
-from providers.errors import NotSent
+from providers.errors import NoConnectionFree, NotSent
 from providers.transport.handler import Handler
 from providers.transport.head import basic_credentials
 from providers.transport.options import KEEP_ALIVE_S, TransportOptions
@@ -154,7 +154,8 @@ class Pool:
             expires_at: When to give up, by the loop's clock.
 
         Raises:
-            NotSent: No connection came in time, or too many requests wait for one.
+            NoConnectionFree: All are in use, and none came free in time or too many wait for one.
+            NotSent: None could be opened in time.
             aiohttp.ClientError: It could not be opened.
             OSError: It could not be opened.
         """
@@ -174,8 +175,11 @@ class Pool:
                 is_waiting = False
                 return await self._dial()
         except TimeoutError:
-            what = "came free" if is_waiting else "could be opened"
-            raise NotSent(f"No connection to the upstream {what} within the deadline.") from None
+            if is_waiting:
+                what = "No connection to the upstream came free within the deadline."
+                raise NoConnectionFree(what) from None
+            what = "No connection to the upstream could be opened within the deadline."
+            raise NotSent(what) from None
 
     def give_back(self, line: Line) -> None:
         """Put a connection back whose answer was read to its end."""
@@ -256,7 +260,7 @@ class Pool:
     async def _wait(self) -> Line | None:
         """Queue for a connection that is given back, or for a free slot, which is then ours."""
         if len(self._waiting) >= self._options.waiting_max:
-            raise NotSent(
+            raise NoConnectionFree(
                 f"All {self._options.connections_max} connections to the upstream are in use and"
                 f" {len(self._waiting)} requests wait for one."
             )

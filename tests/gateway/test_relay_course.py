@@ -32,6 +32,7 @@ from providers.errors import (
     ContextTooLong,
     CredentialError,
     FirstTokenTimeout,
+    NoConnectionFree,
     NotSent,
     Overloaded,
     ProviderError,
@@ -45,7 +46,8 @@ from providers.errors import (
 
 KINDS = (
     BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
-    FirstTokenTimeout, NotSent, Overloaded, RateLimited, StaleConnection, StreamStalled,
+    FirstTokenTimeout, NoConnectionFree, NotSent, Overloaded, RateLimited, StaleConnection,
+    StreamStalled,
     TotalTimeout, Unavailable, UpstreamFault,
 )  # fmt: skip
 GROUPS = {"p": "shared", "q": "shared"}
@@ -375,16 +377,16 @@ def check_verdict(made, found):
         case "UpstreamRateLimited":
             assert set(kinds) == {RateLimited}
         case "NoHealthyDeployment":
-            assert set(kinds) <= {RateLimited, Overloaded, Unavailable}
+            assert set(kinds) <= {RateLimited, Overloaded, Unavailable, NoConnectionFree}
         case "PrivateCapacityUnavailable":
-            assert set(kinds) <= {RateLimited, Overloaded, Unavailable, NotSent}
+            assert set(kinds) <= {RateLimited, Overloaded, Unavailable, NoConnectionFree, NotSent}
         case "UpstreamForbidden" | "ModelNotFound":
             assert set(kinds) == {CredentialError}
         case "UpstreamTimedOut":
             assert kinds[-1] in (FirstTokenTimeout, StreamStalled, TotalTimeout)
         case other:
             assert other == "UpstreamFailed"
-            assert not set(kinds) <= {RateLimited, Overloaded, Unavailable}
+            assert not set(kinds) <= {RateLimited, Overloaded, Unavailable, NoConnectionFree}
     lacks = type(found).__name__ in (
         "UpstreamRateLimited", "NoHealthyDeployment", "PrivateCapacityUnavailable",
     )  # fmt: skip

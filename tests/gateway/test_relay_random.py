@@ -17,6 +17,7 @@ from providers.errors import (
     ContextTooLong,
     CredentialError,
     FirstTokenTimeout,
+    NoConnectionFree,
     NotSent,
     Overloaded,
     RateLimited,
@@ -34,7 +35,8 @@ pytestmark = pytest.mark.anyio
 
 KINDS = (
     BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
-    FirstTokenTimeout, NotSent, Overloaded, RateLimited, StaleConnection, StreamStalled,
+    FirstTokenTimeout, NoConnectionFree, NotSent, Overloaded, RateLimited, StaleConnection,
+    StreamStalled,
     TotalTimeout, Unavailable, UpstreamFault, KeyError,
 )  # fmt: skip
 REQUESTS = 96

@@ -20,6 +20,7 @@ from providers.errors import (
     ContextTooLong,
     CredentialError,
     FirstTokenTimeout,
+    NoConnectionFree,
     NotSent,
     Overloaded,
     ProviderError,
@@ -47,7 +48,8 @@ pytestmark = pytest.mark.anyio
 
 KINDS = (
     BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
-    FirstTokenTimeout, NotSent, Overloaded, RateLimited, StaleConnection, StreamStalled,
+    FirstTokenTimeout, NoConnectionFree, NotSent, Overloaded, RateLimited, StaleConnection,
+    StreamStalled,
     TotalTimeout, Unavailable, UpstreamFault,
 )  # fmt: skip
 BUSY = Answer(status=503, body={"error": {"message": "busy"}})

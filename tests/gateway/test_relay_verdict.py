@@ -15,6 +15,7 @@ from providers.errors import (
     ContextTooLong,
     CredentialError,
     FirstTokenTimeout,
+    NoConnectionFree,
     NotSent,
     Overloaded,
     RateLimited,
@@ -72,6 +73,15 @@ FINAL = {
         [("a", BadWire, {}), ("b", CredentialError, {"status": 403})], errors.UpstreamFailed,
     ),
     "a host that cannot be reached": ([("a", NotSent, {})], errors.UpstreamFailed),
+    "connections that are all in use": (
+        [("a", NoConnectionFree, {}), ("b", NoConnectionFree, {})], errors.NoHealthyDeployment,
+    ),
+    "or in use where the quota is not used up": (
+        [("a", RateLimited, {}), ("a", NoConnectionFree, {})], errors.NoHealthyDeployment,
+    ),
+    "in use at one that is up": (
+        [("a", NotSent, {}), ("b", NoConnectionFree, {})], errors.UpstreamFailed,
+    ),
 }  # fmt: skip
 
 

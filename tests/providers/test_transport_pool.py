@@ -10,7 +10,7 @@ import pytest
 from yarl import URL
 
 from providers.contract import AttemptFacts, Deadlines
-from providers.errors import ConnectionLost, NotSent
+from providers.errors import ConnectionLost, NoConnectionFree, NotSent
 from providers.transport import Transport, TransportOptions
 from tests.providers.transport_harness import (
     BACKENDS,
@@ -63,7 +63,7 @@ async def test_requests_at_once_have_a_connection_each_and_no_more_than_allowed(
     async with RawServer(serve_forever) as server:
         transport = Transport([server.url], TransportOptions(connections_max=3))
         exchanges = [await send(transport, server.url) for _ in range(3)]
-        with pytest.raises(NotSent, match="came free within the deadline"):
+        with pytest.raises(NoConnectionFree, match="came free within the deadline"):
             await fetch(transport, server.url, limits=HURRIED)
         async with exchanges[0] as exchange:
             await exchange.read_all(max_bytes=10)
@@ -111,7 +111,7 @@ async def test_one_more_than_may_wait_is_refused_at_once() -> None:
         async with asyncio.TaskGroup() as tasks:
             waiting = [tasks.create_task(fetch(transport, server.url)) for _ in range(2)]
             await asyncio.sleep(0.05)
-            with pytest.raises(NotSent, match="in use and 2 requests wait"):
+            with pytest.raises(NoConnectionFree, match="in use and 2 requests wait"):
                 await fetch(transport, server.url)
             async with exchange:
                 await exchange.read_all(max_bytes=10)
