@@ -69,6 +69,18 @@ def test_every_error_code_is_documented_with_its_status() -> None:
     assert missing == []
 
 
+def test_every_error_that_forbids_a_retry_is_documented_as_such() -> None:
+    rows = import_module("gateway.http.errors").ERROR_TABLE.values()
+    said = page("errors.md").partition("`x-should-retry: false` accompanies ")[2].partition(":")[0]
+    statuses = re.findall(r"\b\d{3}\b", said)
+    wrong = [
+        row.code
+        for row in rows
+        if row.forbids_retry != (str(row.status) in statuses or f"`{row.code}`" in said)
+    ]
+    assert wrong == []
+
+
 def test_no_documented_error_code_is_invented() -> None:
     rows = import_module("gateway.http.errors").ERROR_TABLE.values()
     known = {(str(row.status), row.code) for row in rows}
