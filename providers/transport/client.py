@@ -119,8 +119,7 @@ class Transport:
             error = _head_error(fault, line, loop.time() - now, is_total=loop.time() >= total_at)
             if error is None:
                 raise
-            # The connection's protocol keeps the fault, and this frame the connection and the body.
-            raise error from fault.with_traceback(None)
+            raise error from fault.with_traceback(None)  # the protocol keeps it, its frames all else
         facts.status = message.code
         return Exchange(
             message,
