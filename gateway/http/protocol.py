@@ -158,6 +158,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """The client has read."""
         self._end_unread()
         super().resume_writing()
+        if self.transport.is_closing():
+            self._bound_flush()
 
     def data_received(self, data: bytes) -> None:
         """Pass what came to the parser, unless there is too much of it that is no body."""
@@ -222,12 +224,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The answer is out; what is left of the request's body serves nobody."""
         super().on_response_complete()
+        if self.transport.is_closing():
+            self._bound_flush()
         if self._head_timer is not None and not self.transport.is_closing():
             # Of a head that has begun the rest may not have been read while others waited.
             self._end_head()
             self._await_head()
         if not self._is_in_head and not self.pipeline and self._rest_timer is None:
-            self._rest_timer = self.loop.call_later(self.rest_s_max, self.transport.close)
+            close = self.timeout_keep_alive_handler
+            self._rest_timer = self.loop.call_later(self.rest_s_max, close)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing more was asked for a while, or the rest of a body did not come."""
+        super().timeout_keep_alive_handler()
+        self._bound_flush()
 
     def _tell_last(self) -> None:
         """Close after the newest request; closing before it would lose it."""
@@ -324,6 +334,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete or (is_of_this and not cycle.response_started):
             self.transport.write(_refusal(error, self.new_id()))
         self.transport.close()
+        self._bound_flush()
 
     def _await_head(self) -> None:
         if self._head_timer is None:
@@ -340,6 +351,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _bound_flush(self) -> None:
+        """A transport closes when the client has read; of little unread it says nothing before."""
+        if self._unread_timer is None and self.transport.get_write_buffer_size():
+            abort: Callable[[], None] = self.transport.abort
+            self._unread_timer = self.loop.call_later(self.unread_s_max, abort)
 
     def _end_unread(self) -> None:
         if self._unread_timer is not None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import tracemalloc
+from contextlib import suppress
 
 import anyio
 import anyio.to_thread
@@ -150,3 +151,38 @@ def test_a_body_in_tiny_chunks_lets_others_have_their_turn_after_every_read(tmp_
 
     uvloop.run(send())
     assert len(read_in_turns) == len(set(read_in_turns))
+
+
+class SmallSocket(BoundedProtocol):
+    unread_s_max = 0.2
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.timeout_keep_alive = 0.1
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        super().connection_made(transport)
+
+
+ENDINGS = {
+    "as the client asked": request_bytes(json.dumps(body()).encode()),
+    "because nothing more is asked": request(),
+}
+
+
+@pytest.mark.parametrize("sent", ENDINGS.values(), ids=ENDINGS.keys())
+async def test_the_unread_end_of_an_answer_does_not_hold_a_connection_that_closes(tmp_path, sent):
+    # Less than what a transport may hold before it says that the client does not read.
+    async with serving(tmp_path, "x" * 50_000, http=SmallSocket) as gateway:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            client.connect(("127.0.0.1", gateway.port))
+            client.sendall(sent)
+            await anyio.sleep(1)
+            got = 0
+            with suppress(ConnectionError):
+                while part := client.recv(1_000_000):
+                    got += len(part)
+                    await anyio.sleep(0.01)
+    assert got < 50_000
