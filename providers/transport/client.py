@@ -119,7 +119,7 @@ class Transport:
             error = _head_error(fault, line, loop.time() - now, is_total=loop.time() >= total_at)
             if error is None:
                 raise
-            raise error from fault.with_traceback(None)  # the protocol keeps it, its frames all else
+            raise error from fault.with_traceback(None)  # which the protocol keeps
         facts.status = message.code
         return Exchange(
             message,
