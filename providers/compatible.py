@@ -270,14 +270,9 @@ class _Call:
     """One request and its answer; a generator as a context would cost several times as much."""
 
     __slots__ = (
-        "_answer",
-        "_deadlines",
-        "_exchange",
-        "_facts",
-        "_model_id",
-        "_provider",
+        "_answer", "_deadlines", "_deployment", "_exchange", "_facts", "_model_id", "_provider",
         "_request",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -289,6 +284,7 @@ class _Call:
     ) -> None:
         self._provider = provider
         self._model_id = model_id
+        self._deployment = f"{provider.name}/{model_id}"
         self._request = request
         self._deadlines = deadlines
         self._facts = facts
@@ -303,9 +299,8 @@ class _Call:
             async with exchange:
                 refusal = await exchange.read_all(max_bytes=ERROR_BODY_MAX_BYTES, cuts=True)
             raise error_from_reply(exchange.status, refusal, context=self._context())
-        deployment = f"{provider.name}/{self._model_id}"
         reader = _Reader if request.is_stream else _WholeReader
-        self._answer = reader(request, exchange, facts, deployment, self._context)
+        self._answer = reader(request, exchange, facts, self._deployment, self._context)
         return self._answer
 
     async def __aexit__(
@@ -315,8 +310,8 @@ class _Call:
         trace: TracebackType | None,
     ) -> None:
         exchange, answer = self._exchange, self._answer
-        assert exchange is not None, "a context is left after it was entered"
-        assert answer is not None, "the same"
+        assert exchange is not None, "left after it was entered"
+        assert answer is not None, "left after it was entered"
         # It asks us for the context of errors: a cycle, which would keep the whole answer.
         self._answer = None
         self._provider.count_faults(answer.faults)
@@ -328,14 +323,12 @@ class _Call:
         if isinstance(fault, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
             # Whatever looked into a part of the answer and could not read it, here or behind us:
             # nested too deeply, or no UTF-8 where text was due.
-            name = f"{self._provider.name}/{self._model_id}"
-            raise BadWire(f"The answer of {name} cannot be read.") from fault
+            raise BadWire(f"The answer of {self._deployment} cannot be read.") from fault
 
     def _context(self) -> ErrorContext:
         assert self._exchange is not None, "an error comes with an answer"
-        return self._provider.error_context(
-            f"{self._provider.name}/{self._model_id}", self._exchange.headers, self._facts
-        )
+        headers = self._exchange.headers
+        return self._provider.error_context(self._deployment, headers, self._facts)
 
 
 class _Body:

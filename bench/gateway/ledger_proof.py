@@ -170,11 +170,14 @@ def _statuses(database: Path) -> dict[int, int]:
 
 
 def _query(database: Path, statement: str) -> dict[int, int]:
-    """The rows of a statement with two whole numbers each; none while there is no database."""
+    """The rows of a statement with two whole numbers each; none while there is no ledger."""
     if not database.exists():
         return {}
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)
     try:
+        tables = "SELECT 1 FROM sqlite_master WHERE name = 'spend_event'"
+        if connection.execute(tables).fetchone() is None:
+            return {}
         return dict(cast("Iterable[tuple[int, int]]", connection.execute(statement)))
     finally:
         connection.close()

@@ -107,13 +107,16 @@ class HttpServer:
         for number in list(self._listening) if numbers is None else numbers:
             self._stop_one(number)
 
-    def wind_down(self, idle_s: float) -> None:
-        """Accept no more, tell each connection with its next answer that it ends, close idle ones.
+    def wind_down(self, idle_s: float, *, keeps_listening: bool = False) -> None:
+        """Tell each connection with its next answer that it ends, close idle ones.
 
         Args:
             idle_s: How long a connection may ask nothing before it is closed untold.
+            keeps_listening: Whether new connections are accepted, for one answer each, by a process
+                that has no successor to take them.
         """
-        self.stop_listening()
+        if not keeps_listening:
+            self.stop_listening()
         self._closing.begin(idle_s)
         for connection in list(self._uvicorn.server_state.connections):
             cast("BoundedProtocol", connection).begin_closing()

@@ -216,11 +216,14 @@ class Worker:
         parts = self._parts
         if parts is not None:
             parts.service.is_draining = True
-            parts.server.wind_down(LINGER_S)
+            # Newcomers are told why: a refused connection says nothing, and a load balancer knows
+            # only after a while that this machine ends.
+            parts.server.wind_down(LINGER_S, keeps_listening=True)
             with anyio.move_on_after(LINGER_S):
                 await parts.server.wait_closed()
             with anyio.move_on_after(max(0.0, deadline_s - LINGER_S)):
                 await parts.service.wait_idle()
+            parts.server.stop_listening()
             await parts.service.cut()
             await self._tell_last_metrics(parts)
         self._ended.set()

@@ -325,8 +325,10 @@ async def test_draining_refuses_what_is_new_and_finishes_what_runs(tmp_path):
                 assert error_of(refused)["code"] == "draining"
                 assert int(refused.headers["retry-after"]) >= 1
                 assert refused.headers["connection"] == "close"
-                with pytest.raises(httpx.ReadTimeout):  # the socket stands, nobody accepts
-                    await worker.post(body(), timeout_s=0.1)
+                newcomer = await worker.post(body())
+                assert newcomer.status_code == 503
+                assert error_of(newcomer)["code"] == "draining"
+                assert newcomer.headers["connection"] == "close"
         with anyio.fail_after(20):
             await worker.ended.wait()
         assert assemble(answers[0].content).texts == {0: "one two three four"}

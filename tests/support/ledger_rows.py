@@ -106,9 +106,19 @@ def billed_pico_usd(line: BillLine, price: Mapping[str, str]) -> int:
 
 
 def _connect(database: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)
-    connection.row_factory = sqlite3.Row
-    return connection
+    """The database once it is there: a gateway that is ready may still be making it."""
+    deadline = time.monotonic() + 20
+    while True:
+        with contextlib.suppress(sqlite3.OperationalError):
+            connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=10)
+            connection.row_factory = sqlite3.Row
+            if connection.execute(
+                "select 1 from sqlite_master where name = 'spend_event'"
+            ).fetchone():
+                return connection
+            connection.close()
+        assert time.monotonic() < deadline, f"no ledger in {database}"
+        time.sleep(0.05)
 
 
 def _row(values: dict) -> LedgerRow:
