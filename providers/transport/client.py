@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import aiohttp
 from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import StreamReader
 from yarl import URL
 
 from providers.contract import AttemptFacts, Deadlines
@@ -30,6 +31,9 @@ from providers.transport.watch import Expired
 _TARGETS_MAX = 1000
 _WHOLE_BYTES_MAX = 64 * 1024
 """A body up to this size is copied behind its head, which costs less than a second write."""
+
+_INTERIM_MAX = 256
+"""Two a second, which say that the upstream still thinks, for as long as a first token may take."""
 
 _READ_BUFFER_BYTES = 64 * 1024
 _DNS_TTL_S = 30
@@ -106,9 +110,7 @@ class Transport:
                 line.transport.write(b"".join((head, *pieces)))
             else:
                 _upload(handler, (head, *pieces), loop)
-            message, payload = await handler.read()
-            while 100 <= message.code < 200 and message.code != 101:
-                message, payload = await handler.read()
+            message, payload = await _read_head(handler)
             _check_coding(message)
             if not line.was_used:
                 line.note_answer(message.headers)
@@ -189,6 +191,19 @@ async def _open(pool: Pool, expires_at: float) -> Line:
     except (aiohttp.ClientError, OSError) as fault:
         kind = type(fault).__name__
         raise NotSent(f"No connection to the upstream ({kind}).") from fault
+
+
+async def _read_head(handler: Handler) -> tuple[RawResponseMessage, StreamReader]:
+    """Wait for the answer's own head, behind interim ones (1xx).
+
+    Raises:
+        BadWire: Too many of them: those that are here already are taken without a turn of others.
+    """
+    for _ in range(_INTERIM_MAX + 1):
+        message, payload = await handler.read()
+        if message.code == 101 or not 100 <= message.code < 200:
+            return message, payload
+    raise BadWire(f"The upstream sent more than {_INTERIM_MAX} interim answers.")
 
 
 def _upload(handler: Handler, pieces: Sequence[bytes], loop: asyncio.AbstractEventLoop) -> None:

@@ -172,6 +172,22 @@ async def test_an_upstream_that_stops_reading_is_given_up_in_time() -> None:
         await transport.close()
 
 
+async def test_a_flood_of_interim_answers_is_no_answer() -> None:
+    # What is here already would be taken without a turn of others, however much it is.
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 300 + answer(b"late"))
+        await reader.read()
+
+    async with RawServer(flood) as server:
+        transport = Transport([server.url])
+        facts = AttemptFacts()
+        with pytest.raises(BadWire, match="more than 256 interim answers"):
+            await fetch(transport, server.url, facts=facts)
+        assert facts.was_sent
+        await transport.close()
+
+
 async def test_an_interim_answer_is_not_the_answer() -> None:
     async def early_hints(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
