@@ -340,19 +340,22 @@ async def test_what_still_runs_at_the_end_of_the_drain_is_settled_not_lost(tmp_p
     stalled = Chat(text="one two three", stall_after=1, stall_s=60)
     async with running(tmp_path, stalled) as worker:
         await worker.configure()
-        answers: list[httpx.Response] = []
-
-        async def ask() -> None:
-            answers.append(await worker.post(body(stream=True)))
-
-        worker.tasks.start_soon(ask)
-        await anyio.sleep(0.2)
-        await worker.call("drain", Drain(deadline_s=0.1))
+        content = b""
+        async with (
+            worker.client() as client,
+            client.stream("POST", "/", **worker.request(body(stream=True))) as got,
+        ):
+            parts = got.aiter_raw()
+            while b'"one' not in content:
+                content += await anext(parts)
+            await worker.call("drain", Drain(deadline_s=0.1))
+            async for part in parts:
+                content += part
         with anyio.fail_after(20):
             await worker.ended.wait()
         ((_, settled),) = attempts_in(worker.spool_dir)
         assert (settled.status, settled.error_code) == ("interrupted", "draining")
-        found = assemble(answers[0].content)
+        found = assemble(content)
         assert (found.texts, found.is_done) == ({0: "one"}, False)
         assert [error["code"] for error in found.errors] == ["draining"]
 
