@@ -39,6 +39,11 @@ class Handler(ResponseHandler):
         return self._parser is None or self._parser.feed_eof() is None
 
     @property
+    def has_unasked(self) -> bool:
+        """Whether something came that answers nothing which was asked."""
+        return bool(self._buffer or self._tail) or (not self.should_close and not self.is_clean)
+
+    @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that it runs on."""
         return self._loop

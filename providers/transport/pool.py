@@ -7,6 +7,7 @@ own pool would cost an await, a context and a key for each request, and its queu
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import select
 from asyncio.trsock import TransportSocket
@@ -25,6 +26,11 @@ from providers.transport.head import basic_credentials
 from providers.transport.options import KEEP_ALIVE_S, TransportOptions
 from providers.transport.tls import ResumingContext
 from providers.transport.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+DISTRUST_S = 600
+"""So long an origin that sent something unasked gets a new connection for each request."""
 
 _KEEP_ALIVE_MARGIN_S = 1
 _ANNOUNCED = re.compile(r"\btimeout=(\d{1,6})")
@@ -136,6 +142,7 @@ class Pool:
         self._waiting: deque[asyncio.Future[Line | None]] = deque()
         self._slots_taken = 0
         self._sweep: asyncio.TimerHandle | None = None
+        self._distrusted_until = 0.0
 
     def take(self) -> Line | None:
         """The connection that rested last, None when none is idle."""
@@ -144,7 +151,7 @@ class Pool:
             line.is_idle = False
             if line.is_usable(self._loop.time()):
                 return line
-            self.discard(line)
+            self._drop(line)
         return None
 
     async def open(self, expires_at: float) -> Line:
@@ -169,7 +176,7 @@ class Pool:
                         break
                     if line.is_usable(self._loop.time()):
                         return line
-                    self.discard(line)
+                    self._drop(line)
                 else:
                     self._slots_taken += 1
                 is_waiting = False
@@ -187,7 +194,10 @@ class Pool:
         now = line.idle_at = self._loop.time()
         if line not in self._lines:
             return
-        if now >= line.expires_at or line.handler.should_close or line.has_unsent():
+        if line.handler.should_close:
+            self._drop(line)
+            return
+        if now >= line.expires_at or now < self._distrusted_until or line.has_unsent():
             self.discard(line)
             return
         if self._waiting and (waiter := self._next_waiter()) is not None:
@@ -197,6 +207,26 @@ class Pool:
         self._idle.append(line)
         if self._sweep is None:
             self._sweep = self._loop.call_later(line.keep_alive_s, self._close_rested)
+
+    def _drop(self, line: Line) -> None:
+        """Discard a connection that cannot be used again, and look why.
+
+        What an upstream sends unasked is taken for the answer to the next request on the line, and
+        HTTP/1.1 has nothing to tell them apart by. Where it happened once no line is used twice.
+        """
+        if line.handler.has_unasked:
+            if self._loop.time() >= self._distrusted_until:
+                logger.warning(
+                    "%s sent something that nobody asked for; its connections are not used again"
+                    " for %d s",
+                    self._origin,
+                    DISTRUST_S,
+                )
+            self._distrusted_until = self._loop.time() + DISTRUST_S
+            idle, self._idle = self._idle, []
+            for other in idle:
+                self.discard(other)
+        self.discard(line)
 
     def discard(self, line: Line) -> None:
         """Close a connection; again is harmless."""
@@ -302,8 +332,9 @@ class Pool:
         self._sweep = None
         now = self._loop.time()
         for line in [one for one in self._idle if now - one.idle_at >= one.keep_alive_s]:
-            self._idle.remove(line)
-            self.discard(line)
+            if line in self._idle:  # else all of them were discarded with another one
+                self._idle.remove(line)
+                self._drop(line)
         if self._idle:
             next_at = min(line.idle_at + line.keep_alive_s for line in self._idle)
             self._sweep = self._loop.call_at(next_at, self._close_rested)

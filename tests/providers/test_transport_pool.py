@@ -338,3 +338,36 @@ async def test_an_address_that_says_nothing_is_overtaken_by_the_next() -> None:
             await transport.close()
         for filler in fillers:
             filler.close()
+
+
+async def test_an_upstream_that_says_things_twice_gets_a_connection_for_each_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def parrot(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head, _ = await read_request(reader)
+            number = head.split("number: ")[1].split("\r\n")[0].encode()
+            writer.write(answer(number))
+            await writer.drain()
+            await asyncio.sleep(0.01)
+            writer.write(answer(number))  # while the next request may be on its way
+
+    async def ask(transport: Transport, url: str, number: str) -> bytes:
+        exchange = await transport.send(
+            URL(url), headers={"number": number}, body=b"{}", deadlines=LIMITS, facts=AttemptFacts()
+        )
+        async with exchange:
+            found = await exchange.read_all(max_bytes=100)
+        await asyncio.sleep(0.005)
+        return found
+
+    async with RawServer(parrot) as server:
+        transport = Transport([server.url], TransportOptions(connections_max=1))
+        answers = [await ask(transport, server.url, str(number)) for number in range(12)]
+        # Nothing shows the first one: its bytes are an answer, on a line that waits for one.
+        wrong = [number for number, found in enumerate(answers) if found != str(number).encode()]
+        assert len(wrong) <= 1
+        assert len(server.accepted) > 8
+        told = [one for one in caplog.records if "nobody asked for" in one.getMessage()]
+        assert len(told) == 1
+        await transport.close()
