@@ -14,7 +14,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import cast
 
-_M_ARENA_MAX = -8
+KEPT_BYTES = 32 * 1024 * 1024
+"""Pieces up to this size come from the heap; twice as much may be free at its end."""
+
+_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1
 """Source: glibc, malloc.h."""
 
 THRESHOLDS = (10_000, 20, 50)
@@ -25,22 +28,25 @@ every 700 objects, as usual, took 9 % of a worker's time; this way its memory gr
 def main(arguments: Sequence[str]) -> int:
     """Import the module that the first argument names, and run its `main` with the others."""
     gc.disable()
-    keep_one_arena()
+    tune_malloc()
     module = importlib.import_module(arguments[0])
     spare_what_is_there()
     run = cast("Callable[[Sequence[str]], int]", module.main)
     return run(arguments[1:])
 
 
-def keep_one_arena() -> None:
-    """Have glibc give all threads one arena; elsewhere nothing is done.
+def tune_malloc() -> None:
+    """Have glibc use one arena and keep large pieces for the next request; elsewhere do nothing.
 
-    An arena per thread keeps what its thread freed. Over 200,000 requests a worker grew by 4.2 %
-    that way, and by 0.8 % with one.
+    An arena per thread keeps what its thread freed: over 200,000 requests a worker grew by 4.2 %
+    that way, and by 0.8 % with one. A large body given back to the kernel is a page fault for each
+    4 KiB of the next one: with it a body of 3 MiB took 11.0 ms of CPU, without 8.1.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, 2 * KEPT_BYTES)
 
 
 def spare_what_is_there() -> None:

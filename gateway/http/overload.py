@@ -18,10 +18,12 @@ from gateway.relay.client_stream import JSON_HEADER
 LATE_S: Final = 0.05
 """Processor time in which the loop got to nothing new. Sixty requests at once take half of it."""
 
-LOOKS: Final = 10
-"""So many late looks in a row are no burst any more; they are at least a fifth of a second."""
+BURST_S: Final = 0.5
+"""So much lateness without one look in time between is no burst any more."""
 
 STEP_UP: Final = 0.05
+"""Added for a late look, at least: it is the lateness itself where that is more, in seconds."""
+
 STEP_DOWN: Final = 0.02
 SHARE_MAX: Final = 0.95
 """Some requests always get through: they are how the end of an overload is found."""
@@ -38,7 +40,7 @@ class Overload:
         body: Its body.
     """
 
-    __slots__ = ("_late_looks", "_rng", "body", "head", "share")
+    __slots__ = ("_late_s", "_rng", "body", "head", "share")
 
     def __init__(self, rng: random.Random) -> None:
         """Begin without an overload.
@@ -47,7 +49,7 @@ class Overload:
             rng: Chooses whom to refuse.
         """
         self._rng = rng
-        self._late_looks = 0
+        self._late_s = 0.0
         self.share = 0.0
         error = Overloaded(
             "this worker has more requests than it has time for; try again, or give the server"
@@ -68,11 +70,11 @@ class Overload:
                 other processes took is no overload of ours.
         """
         if computed_s > LATE_S:
-            self._late_looks += 1
-            if self._late_looks >= LOOKS:
-                self.share = min(SHARE_MAX, self.share + STEP_UP)
+            self._late_s += computed_s
+            if self._late_s >= BURST_S:
+                self.share = min(SHARE_MAX, self.share + max(STEP_UP, computed_s))
         else:
-            self._late_looks = 0
+            self._late_s = 0.0
             self.share = max(0.0, self.share - STEP_DOWN)
 
     def refuses(self) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
-from gateway.http.overload import LATE_S, LOOKS, SHARE_MAX, Overload
+from gateway.http.overload import BURST_S, LATE_S, SHARE_MAX, Overload
 from tests.gateway.gateway_harness import body, error_of, serving
 
 LATE, ON_TIME = LATE_S * 1.01, LATE_S
+LOOKS = math.ceil(BURST_S / LATE)
 
 
 def looked(*looks: float) -> Overload:
@@ -32,6 +34,11 @@ def test_the_share_grows_while_it_lasts_and_never_takes_everything():
     overload = looked(*[LATE] * 100)
     refused = sum(overload.refuses() for _ in range(10_000))
     assert 9_300 < refused < 9_700
+
+
+def test_a_loop_that_is_very_late_refuses_at_its_second_look():
+    overload = looked(0.3, 0.3)
+    assert overload.share == 0.3
 
 
 def test_it_ends_when_the_loop_has_time_again():
