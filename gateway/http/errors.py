@@ -73,9 +73,7 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
         status=503, type="server_error", code="no_healthy_deployment"
     ),
     errors.Draining: ErrorRow(status=503, type="server_error", code="draining"),
-    errors.Overloaded: ErrorRow(
-        status=503, type="server_error", code="overloaded"
-    ),
+    errors.Overloaded: ErrorRow(status=503, type="server_error", code="overloaded"),
     errors.LedgerUnavailable: ErrorRow(status=503, type="server_error", code="ledger_unavailable"),
     errors.UpstreamTimedOut: ErrorRow(
         status=504, type="server_error", code="upstream_timeout", forbids_retry=True
