@@ -25,11 +25,11 @@ from gateway.http.messages import (
     Scope,
     Send,
     request_id_headers,
+    request_id_lines,
 )
 from gateway.http.models import model_entry, model_list
 from gateway.http.protocol import CYCLE
 from gateway.http.service import Service
-from gateway.relay.request_head import request_id_lines
 from gateway.telemetry.exposition import PROMETHEUS_CONTENT_TYPE
 from gateway.telemetry.scrape import ScrapeFailed
 

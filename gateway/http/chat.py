@@ -26,12 +26,13 @@ from gateway.http.messages import (
     check_length,
     header,
     header_lines,
+    request_id_lines,
 )
 from gateway.http.service import Service
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.job import Job
 from gateway.relay.journal import Booking
-from gateway.relay.request_head import RequestHead, header_text, request_id_lines
+from gateway.relay.request_head import RequestHead, header_text
 from gateway.routing.ranking import Candidate
 from providers.contract import ChatRequest
 

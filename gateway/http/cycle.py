@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Final
 
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from gateway.errors import BodyTooSlow
 from gateway.http.messages import ClientGone, check_length
@@ -22,10 +21,6 @@ _SMALL_BYTES: Final = 4 * 1024
 """Parts below this are put together as they come: kept apart, two bytes would cost fifty."""
 
 _JOINED_BYTES_MAX: Final = 64 * 1024
-
-_STATUS_LINES: Final = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
 
 
 class Cycle(RequestResponseCycle):
@@ -185,7 +180,7 @@ class Cycle(RequestResponseCycle):
         self.waiting_for_100_continue = False
         defaults = b"".join([b"%b: %b\r\n" % pair for pair in self.default_headers])
         connection = b"" if self.keep_alive else b"connection: close\r\n"
-        return b"".join((_STATUS_LINES[status], defaults, headers, framing, connection, b"\r\n"))
+        return b"".join((STATUS_LINE[status], defaults, headers, framing, connection, b"\r\n"))
 
     def _complete(self) -> None:
         self.response_complete = True

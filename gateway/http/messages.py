@@ -117,9 +117,14 @@ def check_length(size: int, max_bytes: int) -> None:
 
 
 def request_id_headers(request_id: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers that every answer has, for those that go out by ASGI."""
+    """The headers that every answer has, whatever becomes of the request."""
     text = request_id.hex().encode()
     return [(b"x-fareway-request-id", text), (b"x-request-id", text)]
+
+
+def request_id_lines(request_id: bytes) -> bytes:
+    """The same as lines, for answers that go out without ASGI."""
+    return header_lines(request_id_headers(request_id))
 
 
 def header_lines(headers: Headers) -> bytes:

@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
 from gateway.http.cycle import Cycle
 from gateway.http.errors import openai_body, row_of
-from gateway.relay.request_head import request_id_lines
+from gateway.http.messages import request_id_lines
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application

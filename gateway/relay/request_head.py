@@ -42,12 +42,6 @@ class RequestHead:
         )
 
 
-def request_id_lines(request_id: bytes) -> bytes:
-    """The header lines that every answer has, whatever becomes of the request."""
-    text = request_id.hex().encode()
-    return b"x-fareway-request-id: %b\r\nx-request-id: %b\r\n" % (text, text)
-
-
 def header_text(text: str) -> bytes:
     """A header value for any text: ASCII as it is, everything else percent-encoded as UTF-8."""
     if text.isascii() and text.isprintable() and "%" not in text:
