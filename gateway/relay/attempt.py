@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from gateway.clock import Clock
 from gateway.dialects.openai_answer import AnswerEncoder, FinalFacts
@@ -31,38 +30,25 @@ SETTLE_GRACE_S = 60.0
 """Added to an attempt's total deadline: after it an unsettled intent counts as lost."""
 
 
-class RelayParts(Protocol):
-    """What of the relay an attempt works with; see `gateway.relay.attempts.Relay`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayParts:
+    """What of the relay every attempt works with.
 
-    @property
-    def providers(self) -> Mapping[str, Provider]:
-        """By name."""
-        ...
+    Attributes:
+        providers: By name.
+        journal: Where attempts are written.
+        limits: Deadlines and counts.
+        clock: For durations.
+        metrics: Counters and histograms.
+        status_of: The HTTP status that an error will have, for the ledger's row.
+    """
 
-    @property
-    def journal(self) -> Journal:
-        """Where it is written."""
-        ...
-
-    @property
-    def limits(self) -> RelayLimits:
-        """The relay's settings."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """For durations."""
-        ...
-
-    @property
-    def metrics(self) -> Metrics:
-        """Where it is counted."""
-        ...
-
-    @property
-    def status_of(self) -> Callable[[GatewayError], int]:
-        """The HTTP status that an error will have."""
-        ...
+    providers: Mapping[str, Provider]
+    journal: Journal
+    limits: RelayLimits
+    clock: Clock
+    metrics: Metrics
+    status_of: Callable[[GatewayError], int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -270,15 +256,15 @@ class Attempt:
     ) -> None:
         cost = settlement.cost_pico_usd if settlement else None
         cost_usd = None if cost is None else format_usd(cost)
-        head = self._head_lines(facts)
         if not self.job.request.is_stream:
+            head = self._head_lines(facts)
             if cost_usd is not None:
                 head += b"x-fareway-cost-usd: %b\r\n" % cost_usd.encode()
             self.client.has_content = True
             await self.client.send_whole(200, head + JSON_HEADER, frames.whole_answer(cost_usd))
             return
         if not self.client.is_started:
-            await self.client.start(head)
+            await self.client.start(self._head_lines(facts))
         final = FinalFacts(
             deployment=self.candidate.deployment,
             attempts=self._number,

@@ -7,54 +7,37 @@ Each attempt is journaled before it is dispatched and settled exactly once, what
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import anyio
 
-from gateway.clock import Clock
 from gateway.errors import GatewayError
 from gateway.health import HealthBoard
-from gateway.relay.attempt import Attempt
+from gateway.relay.attempt import Attempt, RelayParts
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.course import Course, Next, Planner
 from gateway.relay.heartbeat import Heartbeat
-from gateway.relay.job import Job, RelayLimits
-from gateway.relay.journal import Journal
+from gateway.relay.job import Job
 from gateway.relay.retry_budget import RetryBudget
 from gateway.relay.retry_policy import RetryPolicy
 from gateway.relay.verdict import final_error
 from gateway.routing.ranking import Candidate
-from gateway.telemetry.metrics import Metrics
-from providers.contract import Provider
 from providers.errors import CapacityError, ProviderError, RateLimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relay:
+class Relay(RelayParts):
     """Runs jobs.
 
     Attributes:
-        providers: By name.
-        journal: Where attempts are written.
-        limits: Deadlines and counts.
-        clock: For durations.
         rng: For jitter.
-        metrics: Counters and histograms.
         health: Told who lacks capacity, and who served.
         budget: Bounds repeated attempts over all requests.
-        status_of: The HTTP status that an error will have, for the ledger's row.
     """
 
-    providers: Mapping[str, Provider]
-    journal: Journal
-    limits: RelayLimits
-    clock: Clock
     rng: random.Random
-    metrics: Metrics
     health: HealthBoard
     budget: RetryBudget
-    status_of: Callable[[GatewayError], int]
 
     async def run(self, job: Job, client: ClientStream) -> None:
         """Answer the client.

@@ -87,7 +87,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_narrowed_by_privacy(self) -> bool:
         """Whether tags kept deployments of the model out of it."""
-        return bool(self.excluded) and any(one.stage is Stage.PRIVACY for one in self.excluded)
+        return _is_narrowed_by_privacy(self.excluded)
 
 
 class _Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,6 +284,10 @@ def _health_faults(_question: _Question, views: Sequence[DeploymentView]) -> Map
     }
 
 
+def _is_narrowed_by_privacy(excluded: Sequence[Exclusion]) -> bool:
+    return any(one.stage is Stage.PRIVACY for one in excluded)
+
+
 def _refuse(
     stage: Stage,
     question: _Question,
@@ -304,7 +308,7 @@ def _refuse(
             quotes = {view.name: _offer(question, view).quote for view in left}
             return refuse_ceiling(name, question.max_pico_usd, quotes)
         case Stage.HEALTH:
-            is_narrowed = any(one.stage is Stage.PRIVACY for one in excluded)
+            is_narrowed = _is_narrowed_by_privacy(excluded)
             return refuse_health(name, left, is_narrowed_by_privacy=is_narrowed)
         case _:
             assert_never(stage)
