@@ -6,6 +6,10 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,16 @@ class Clock:
 
     wall_us: Callable[[], int]
     monotonic_s: Callable[[], float]
+
+
+def from_microseconds(at_us: int) -> datetime:
+    """The aware UTC instant of microseconds since the epoch, exactly."""
+    return _EPOCH + timedelta(microseconds=at_us)
+
+
+def to_microseconds(at: datetime) -> int:
+    """Microseconds since the epoch of an aware instant, exactly."""
+    return (at - _EPOCH) // _MICROSECOND
 
 
 def system_clock() -> Clock:

@@ -5,15 +5,12 @@ Apart from `gateway.app`, because the supervisor needs this and nothing of what 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
-from gateway.clock import Clock
+from gateway.clock import Clock, from_microseconds
 from gateway.fleet import build_policy
 from gateway.privacy.oracle import verify
 from gateway.privacy.policy import Policy
 from gateway.settings.document import Settings
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 INSTANTS_MAX = 16
 """Expiries that the check looks at, the nearest first."""
 
@@ -29,7 +26,7 @@ def proved_policy(settings: Settings, clock: Clock) -> Policy:
         PolicyUnproved: With the first counter-examples.
     """
     policy = build_policy(settings)
-    at = _EPOCH + timedelta(microseconds=clock.wall_us())
+    at = from_microseconds(clock.wall_us())
     # At the instants of expiry too: what is allowed then must still be what the oracle says.
     expiries = {
         claim.expires_at

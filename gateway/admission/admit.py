@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from gateway import errors
 from gateway.auth.directory import Principal
+from gateway.clock import from_microseconds
 from gateway.dialects.controls import Controls
 from gateway.dialects.openai_chat import ParsedChat
 from gateway.fleet import Fleet
@@ -25,8 +25,6 @@ from gateway.routing.needs import RequestNeeds
 from gateway.routing.refusal import Refusal, RefusalCode
 from gateway.routing.scope import KeyScope
 from providers.contract import Provider
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _REFUSALS: Mapping[RefusalCode, type[errors.GatewayError]] = {
     RefusalCode.MODEL_NOT_FOUND: errors.ModelNotFound,
@@ -87,7 +85,7 @@ class Admission:
         Raises:
             InvalidRequest: A tag or project that does not exist.
         """
-        at = _EPOCH + timedelta(microseconds=wall_us)
+        at = from_microseconds(wall_us)
         rules = self._rules(principal)
         project = self._project(principal, controls, rules)
         try:

@@ -19,7 +19,7 @@ from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
-from gateway.clock import system_clock
+from gateway.clock import from_microseconds, system_clock
 from gateway.fleet import build_fleet
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.keys import StoredKey
@@ -258,7 +258,7 @@ def _row(record: KeyRecord, now_us: int) -> dict[str, object]:
     state = "revoked" if record.disabled else "expired" if is_expired else "active"
     expires_at = None
     if record.expires_at_us is not None:
-        expires_at = datetime.fromtimestamp(record.expires_at_us / 1_000_000, tz=UTC).isoformat()
+        expires_at = from_microseconds(record.expires_at_us).isoformat()
     return {
         "key_id": record.key_id,
         "team": record.team,

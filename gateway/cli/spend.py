@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
-from gateway.ledger.columns import to_microseconds
+from gateway.clock import to_microseconds
 from gateway.ledger.errors import BadQuery, LedgerError
 from gateway.ledger.reading import read_ledger
 from gateway.ledger.report_formats import ReportFormat, render

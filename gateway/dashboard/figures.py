@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
+from gateway.clock import from_microseconds
 from gateway.ledger.views import GroupBy, RecentRequest, SpendQuery, SpendReport, SpendSums
 from pricing.money import format_usd
 
@@ -14,8 +14,6 @@ TEAMS_MAX = 200
 """Rows of the table of teams; those that cost less are one row together."""
 
 NOTHING = "\N{EN DASH}"
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +130,7 @@ def spend_table(report: SpendReport, now_us: int) -> SpendTable:
     lines = [_spend_line(name, one, cost) for (name, one), cost in zip(sums, costs, strict=True)]
     total = report.total
     return SpendTable(
-        day=_at(now_us).date().isoformat(),
+        day=from_microseconds(now_us).date().isoformat(),
         lines=lines[:-1],
         total=lines[-1],
         has_unpriced=total.unpriced_attempts > 0,
@@ -152,7 +150,7 @@ def request_lines(requests: Sequence[RecentRequest], now_us: int) -> list[Reques
 
 def clock_time(at_us: int) -> str:
     """The UTC time of day to the second."""
-    return _at(at_us).strftime("%H:%M:%S")
+    return from_microseconds(at_us).strftime("%H:%M:%S")
 
 
 def _spend_line(name: str, sums: SpendSums, cost: Amount) -> SpendLine:
@@ -171,8 +169,8 @@ def _spend_line(name: str, sums: SpendSums, cost: Amount) -> SpendLine:
 
 
 def _request_line(request: RecentRequest, now_us: int, cost: Amount | None) -> RequestLine:
-    at = _at(request.at_us)
-    is_today = at.date() == _at(now_us).date()
+    at = from_microseconds(request.at_us)
+    is_today = at.date() == from_microseconds(now_us).date()
     outcome = request.status.replace("_", " ")
     return RequestLine(
         request_id=request.request_id,
@@ -225,7 +223,3 @@ def _duration(duration_us: int | None) -> str:
     if duration_us < 10_000_000:
         return f"{duration_us // 1000:,} ms"
     return f"{duration_us / 1_000_000:.1f} s"
-
-
-def _at(at_us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at_us)

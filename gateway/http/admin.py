@@ -15,6 +15,7 @@ from gateway import errors
 from gateway.admission.admit import TeamRules
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import RandomBytes, make_key
+from gateway.clock import from_microseconds, to_microseconds
 from gateway.http.admin_models import (
     CreatedKey,
     EffectiveQuery,
@@ -30,8 +31,6 @@ from gateway.http.admin_models import (
     StatusAnswer,
     TeamList,
     TeamView,
-    instant,
-    microseconds,
 )
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
@@ -97,7 +96,7 @@ class AdminApi:
             project=body.project or "",
             name=body.name,
             models=None if body.models is None else tuple(body.models),
-            expires_at_us=None if body.expires_at is None else microseconds(body.expires_at),
+            expires_at_us=None if body.expires_at is None else to_microseconds(body.expires_at),
             source=KeySource.DATABASE,
         )
         await self._calls.create_key(record)
@@ -183,7 +182,7 @@ class AdminApi:
         self._check_models(body, rules)
         if body.expires_at is not None:
             now_us = self._service.clock.wall_us()
-            if microseconds(body.expires_at) <= now_us:
+            if to_microseconds(body.expires_at) <= now_us:
                 raise errors.InvalidField("expires_at is in the past", param="expires_at")
         if any(
             _is_of_file(record) and (record.team, record.name) == (body.team, body.name)
@@ -229,9 +228,11 @@ def _key_view(record: KeyRecord, now_us: int, *, stored: StoredKey | None) -> Ke
         models=None if record.models is None else list(record.models),
         state="revoked" if record.disabled else "expired" if is_expired else "active",
         source=record.source.value,
-        created_at=None if stored is None else instant(stored.created_at_us),
-        expires_at=None if record.expires_at_us is None else instant(record.expires_at_us),
-        revoked_at=None if revoked_at_us is None else instant(revoked_at_us),
+        created_at=None if stored is None else from_microseconds(stored.created_at_us),
+        expires_at=None
+        if record.expires_at_us is None
+        else from_microseconds(record.expires_at_us),
+        revoked_at=None if revoked_at_us is None else from_microseconds(revoked_at_us),
     )
 
 

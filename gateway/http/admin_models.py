@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.clock import from_microseconds, to_microseconds
 from gateway.ledger.views import GroupBy, RecentRequest, SpendQuery
 from gateway.settings.scalars import Instant, Name
 from pricing.money import format_usd
 
 REQUESTS_MAX = 500
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 KeyState = Literal["active", "expired", "revoked"]
 FilterValue = Annotated[str | None, Field(max_length=512)]
@@ -128,8 +127,8 @@ class SpendParams(AdminModel):
         """What the ledger is asked."""
         return SpendQuery(
             group_by=tuple(self.by),
-            from_us=None if self.from_ is None else microseconds(self.from_),
-            to_us=None if self.to is None else microseconds(self.to),
+            from_us=None if self.from_ is None else to_microseconds(self.from_),
+            to_us=None if self.to is None else to_microseconds(self.to),
             filters=self.filters,
         )
 
@@ -188,7 +187,7 @@ class RequestView(AdminModel):
         cost = request.cost_pico_usd
         return cls(
             request_id=request.request_id,
-            at=instant(request.at_us),
+            at=from_microseconds(request.at_us),
             team=request.team,
             project=request.project,
             key_id=request.key_id,
@@ -241,13 +240,3 @@ class StatusAnswer(AdminModel):
     )
     ledger: Mapping[str, int | str] | None = Field(description="Null while it is away.")
     ledger_fault: str = Field(description="Why the ledger is away, empty when it is not.")
-
-
-def instant(at_us: int) -> datetime:
-    """The aware instant of microseconds since the epoch, exactly."""
-    return _EPOCH + timedelta(microseconds=at_us)
-
-
-def microseconds(at: datetime) -> int:
-    """Microseconds since the epoch of an aware instant, exactly."""
-    return (at - _EPOCH) // _MICROSECOND

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import msgspec
 
 from gateway.admission.admit import refusal_error
 from gateway.auth.directory import Principal
+from gateway.clock import from_microseconds
 from gateway.http.service import Service
 from gateway.routing.refusal import refuse_scope, refuse_unknown
 from gateway.routing.resolve import Resolved, is_authorised, resolve, usable_names
@@ -52,7 +51,7 @@ def model_entry(service: Service, principal: Principal, name: str) -> bytes:
 
 def _view(service: Service, principal: Principal) -> tuple[FleetSnapshot, KeyScope]:
     admission = service.admission
-    at = datetime.fromtimestamp(service.clock.wall_us() / 1_000_000, tz=UTC)
+    at = from_microseconds(service.clock.wall_us())
     snapshot = admission.fleet.snapshot(
         providers=admission.providers, health=admission.health, at=at
     )

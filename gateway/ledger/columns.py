@@ -6,7 +6,7 @@ Python sees integers and bytes; PostgreSQL gets its native types, SQLite the pla
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -15,10 +15,9 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from gateway.clock import from_microseconds, to_microseconds
 from gateway.ledger.records import AttemptStatus
 from pricing.usage import Quality
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 STATUS_CODES = {status: code for code, status in enumerate(AttemptStatus)}
 """Code of each attempt status; codes are stored, so the enum may only grow at its end."""
@@ -26,16 +25,6 @@ STATUSES = tuple(AttemptStatus)
 QUALITY_CODES = {quality: code for code, quality in enumerate(Quality)}
 """Code of each quality; the enum may only grow at its end."""
 QUALITIES = tuple(Quality)
-
-
-def to_microseconds(at: datetime) -> int:
-    """Microseconds since the epoch of an aware instant, exactly."""
-    return (at - EPOCH) // timedelta(microseconds=1)
-
-
-def from_microseconds(at_us: int) -> datetime:
-    """The aware UTC instant, exactly."""
-    return EPOCH + timedelta(microseconds=at_us)
 
 
 class InstantUs(TypeDecorator[int]):

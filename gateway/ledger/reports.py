@@ -13,8 +13,8 @@ from typing import Any, cast
 import msgspec
 import sqlalchemy as sa
 
+from gateway.clock import from_microseconds
 from gateway.ledger import schema
-from gateway.ledger.columns import from_microseconds
 from gateway.ledger.errors import BadQuery
 from gateway.ledger.roll_ups import DAY_US, QUARTER_US, SUM_COLUMNS
 from gateway.ledger.views import GroupBy, SpendQuery, SpendReport, SpendRow, SpendSums

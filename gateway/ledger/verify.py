@@ -9,10 +9,10 @@ from typing import cast
 import msgspec
 import sqlalchemy as sa
 
+from gateway.clock import from_microseconds
 from gateway.ledger import schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.booking import Row
-from gateway.ledger.columns import from_microseconds
 from gateway.ledger.roll_ups import DAY_KEY, QH_KEY, SUM_COLUMNS, RollUps, whole
 from gateway.ledger.schema import METERS
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader

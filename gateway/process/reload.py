@@ -12,13 +12,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
-from gateway.clock import Clock
+from gateway.clock import Clock, from_microseconds
 from gateway.policy_proof import PolicyUnproved
 from gateway.process.preflight import ServeError, check, require_same_ground
 from gateway.process.worker_set import SetFailed
@@ -28,7 +27,6 @@ from gateway.settings.loader import LoadedConfig, load
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Look = tuple[tuple[str, int, int, int], ...]
 """Name, inode, size and time of change of each file; equal looks mean equal files."""
@@ -99,7 +97,7 @@ class Reloader:
 
     def _read(self) -> LoadedConfig:
         """Read and check the files; on a thread, for both take a while where there is much."""
-        today = (_EPOCH + timedelta(microseconds=self.clock.wall_us())).date()
+        today = from_microseconds(self.clock.wall_us()).date()
         path = self.config_path
         # The built-in defaults stay what they are.
         loaded = load(path, environ=self.environ, today=today) if path else self.served()

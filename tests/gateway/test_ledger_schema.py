@@ -21,13 +21,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.schema import CreateTable
 
+from gateway.clock import from_microseconds, to_microseconds
 from gateway.ledger import migrate, schema
 from gateway.ledger.columns import (
     Id16,
     InstantUs,
     PicoTotal,
-    from_microseconds,
-    to_microseconds,
 )
 from gateway.ledger.database import migrating_engine, reading_engine, sqlite_path, writing_engine
 from gateway.ledger.errors import DatabaseUnavailable, UnsupportedDatabase
