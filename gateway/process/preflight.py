@@ -10,16 +10,13 @@ from pathlib import Path
 from gateway.clock import Clock
 from gateway.policy_proof import proved_policy
 from gateway.settings.connections import TlsSettings
-from gateway.settings.credentials import SecretReference
+from gateway.settings.credentials import SecretReference, stated_name
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.errors import ConfigError, Problem, SecretError
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider, ProviderSettings, ServerProvider
 from gateway.settings.secrets import Label, MasterKeys, load_master_keys, resolve
 from gateway.settings.unbuilt import unbuilt
-
-_KEY_SETTINGS = ("api_key_env", "api_key_file", "api_key_ref")
-_AUTHORIZATION_SETTINGS = tuple(f"otlp_authorization_{kind}" for kind in ("env", "file", "ref"))
 
 
 class ServeError(Exception):
@@ -67,8 +64,7 @@ def require_provider_keys(config: LoadedConfig, environ: Mapping[str, str]) -> N
         try:
             resolve(provider.api_key, environ=environ, config=config)
         except SecretError as error:
-            stated = next(one for one in _KEY_SETTINGS if getattr(provider, one) is not None)
-            place = config.locate("providers", name, stated)
+            place = config.locate("providers", name, stated_name(provider, "api_key"))
             problems.append(place.problem(str(error)))
     if problems:
         raise ConfigError(tuple(problems))
@@ -104,10 +100,8 @@ def require_collector(config: LoadedConfig, environ: Mapping[str, str]) -> None:
         try:
             resolve(telemetry.otlp_authorization, environ=environ, config=config)
         except SecretError as error:
-            stated = next(
-                one for one in _AUTHORIZATION_SETTINGS if getattr(telemetry, one) is not None
-            )
-            problems.append(config.locate("telemetry", stated).problem(str(error)))
+            place = config.locate("telemetry", stated_name(telemetry, "otlp_authorization"))
+            problems.append(place.problem(str(error)))
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         place = config.locate("telemetry", "otlp_endpoint")
         problems.append(place.problem("needs the extra: pip install 'fareway[otel]'"))

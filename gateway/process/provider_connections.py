@@ -7,6 +7,7 @@ from functools import cache
 from ssl import SSLContext
 
 from gateway.settings.connections import TlsSettings
+from gateway.settings.credentials import stated_name
 from gateway.settings.errors import Problem, SecretError
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import (
@@ -20,8 +21,6 @@ from gateway.settings.secrets import resolve
 from providers.transport import TransportOptions, client_context
 
 RemoteSettings = ServerProvider | VendorProvider | AzureProvider | BedrockProvider
-
-_CREDENTIALS = ("proxy_credentials_env", "proxy_credentials_file", "proxy_credentials_ref")
 
 
 def transport_options(
@@ -65,7 +64,7 @@ def connection_problems(config: LoadedConfig, environ: Mapping[str, str]) -> Ite
         try:
             transport_options(provider, environ=environ, config=config)
         except SecretError as error:
-            stated = next(one for one in _CREDENTIALS if getattr(provider, one) is not None)
+            stated = stated_name(provider, "proxy_credentials")
             yield config.locate("providers", name, stated).problem(str(error))
         except OSError as error:
             setting, reason = _tls_fault(provider.tls, config, error)

@@ -53,6 +53,17 @@ def reference(
     return SecretReference(env=env, file=file, ref=ref) if given else None
 
 
+def stated_name(section: Section, name: str) -> str:
+    """The spelling of a secret setting that a section gives, to point at it.
+
+    Args:
+        section: Gives one of the three.
+        name: The setting's name without ending.
+    """
+    spellings = (f"{name}_env", f"{name}_file", f"{name}_ref")
+    return next(one for one in spellings if getattr(section, one) is not None)
+
+
 class ApiKeySource(Section):
     """The three ways to name an upstream's API key."""
 
