@@ -93,16 +93,12 @@ class HealthBoard:
         group = self.quota_groups.get(deployment.partition("/")[0])
         return deployment if group is None else f"quota group {group}"
 
-    def pause(self, deployment: str, seconds: float) -> None:
-        """Note that an upstream asked for a pause; a later end wins over an earlier one."""
-        self._pause(deployment, seconds)
-
     def note_lack(self, deployment: str, *, asked_s: float | None, is_quota: bool) -> float:
         """Note that a deployment could not serve for want of capacity.
 
         A quota pauses every deployment of its group. Where the upstream did not say for how long,
         the pause is one of ours that doubles from failure to failure; failures of requests that
-        were under way when it began do not count.
+        were under way when it began do not count. Of two pauses the later end counts.
 
         Args:
             deployment: Which one.

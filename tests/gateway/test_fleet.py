@@ -369,7 +369,7 @@ def test_a_fault_lasts_until_it_is_taken_back(board):
 
 def test_a_pause_ends_by_itself_and_excludes_nothing(board, ticker):
     assert not board.is_paused("a/m")
-    board.pause("a/m", 5)
+    board.note_lack("a/m", asked_s=5, is_quota=False)
     assert board.is_paused("a/m")
     assert board.state("a/m") is AVAILABLE
     ticker.now_s += 4.9
@@ -381,14 +381,14 @@ def test_a_pause_ends_by_itself_and_excludes_nothing(board, ticker):
 
 
 def test_a_shorter_pause_does_not_end_a_longer_one(board, ticker):
-    board.pause("a/m", 60)
-    board.pause("a/m", 1)
+    board.note_lack("a/m", asked_s=60, is_quota=False)
+    board.note_lack("a/m", asked_s=1, is_quota=False)
     ticker.now_s += 59
     assert board.is_paused("a/m")
 
 
 def test_no_upstream_can_pause_itself_for_ever(board, ticker):
-    board.pause("a/m", 10**9)
+    board.note_lack("a/m", asked_s=10**9, is_quota=False)
     ticker.now_s += PAUSE_S_MAX
     assert not board.is_paused("a/m")
 

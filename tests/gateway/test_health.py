@@ -64,7 +64,7 @@ def test_a_success_makes_the_next_pause_a_short_one_and_ends_none(board, ticker)
     assert board.is_paused("a/m")
     ticker.now_s += 10.0
     assert lack(board) == OWN_PAUSE_S
-    board.pause("b/m", 30.0)
+    board.note_lack("b/m", asked_s=30.0, is_quota=False)
     board.note_success("b/m")
     assert board.is_paused("b/m")
 

@@ -177,7 +177,7 @@ async def test_a_quota_pauses_a_deployment_for_the_requests_that_follow(tmp_path
         for _ in range(3):
             assert (await gateway.post(body())).headers["x-fareway-deployment"] == "b/m"
         assert len(first.requests) == 1
-        gateway.service.admission.health.pause("a/m", 1.0)
+        gateway.service.admission.health.note_lack("a/m", asked_s=1.0, is_quota=False)
         assert gateway.service.admission.health.is_paused("a/m")
         # Where it is the only one it is still asked: that is how its return is found out.
         assert (await gateway.post(body(model="a/m"))).status_code == 429
