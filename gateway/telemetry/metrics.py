@@ -3,14 +3,11 @@
 The Prometheus library takes 1 to 3 microseconds for each labelled increment, and an attempt makes
 eight. Here a request costs one dictionary look-up and two histogram steps, an attempt one look-up
 and a few additions; everything that takes time happens when somebody asks.
-
-A histogram is a list: one count per bucket, the count beyond the last bound, then the sum.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gateway.ledger.records import Settlement
@@ -18,11 +15,11 @@ from gateway.telemetry.exposition import render
 from gateway.telemetry.families import (
     DECODE_BUCKETS_TPS,
     DURATION_BUCKETS_S,
-    FAMILIES,
     OVERHEAD_BUCKETS_S,
     STALL_BUCKETS_S,
     TTFT_BUCKETS_S,
 )
+from gateway.telemetry.histogram import new_histogram, observe
 from gateway.telemetry.snapshot import Series, Snapshot, Totals
 from pricing.money import PICO_PER_USD
 from pricing.usage import Meter
@@ -76,12 +73,12 @@ class Metrics:
     def __init__(self, source: str = "") -> None:
         self._source = source
         self._requests: dict[tuple[str, int], list[float]] = {}
-        self._overhead = _histogram("fareway_gateway_overhead_seconds")
+        self._overhead = new_histogram("fareway_gateway_overhead_seconds")
         self._attempts: dict[tuple[str, str], _AttemptRecord] = {}
         self._deployments: dict[str, tuple[list[float], list[float], list[float]]] = {}
         self._counts: dict[tuple[str, str], int] = {}
-        self._stalls = _histogram("fareway_loop_stall_seconds")
-        self._stalls_cpu = _histogram("fareway_loop_stall_cpu_seconds")
+        self._stalls = new_histogram("fareway_loop_stall_seconds")
+        self._stalls_cpu = new_histogram("fareway_loop_stall_cpu_seconds")
         self._stall_max_s = 0.0
         self._sources: list[Source] = []
 
@@ -103,12 +100,9 @@ class Metrics:
         durations = self._requests.get((route, status))
         if durations is None:
             durations = self._new_request(route, status)
-        durations[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
-        durations[-1] += duration_s
+        observe(durations, DURATION_BUCKETS_S, duration_s)
         if overhead_s is not None:
-            overhead = self._overhead
-            overhead[bisect_left(OVERHEAD_BUCKETS_S, overhead_s)] += 1
-            overhead[-1] += overhead_s
+            observe(self._overhead, OVERHEAD_BUCKETS_S, overhead_s)
 
     def note_attempt(
         self, deployment: str, team: str, settlement: Settlement, decode_s: float | None
@@ -136,14 +130,9 @@ class Metrics:
         else:
             record.spend_pico_usd = (record.spend_pico_usd or 0) + settlement.cost_pico_usd
         duration_s = settlement.duration_us / 1_000_000
-        durations = record.durations
-        durations[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
-        durations[-1] += duration_s
+        observe(record.durations, DURATION_BUCKETS_S, duration_s)
         if decode_s is not None and settlement.ttft_us is not None:
-            ttft_s = settlement.ttft_us / 1_000_000
-            ttft = record.ttft
-            ttft[bisect_left(TTFT_BUCKETS_S, ttft_s)] += 1
-            ttft[-1] += ttft_s
+            observe(record.ttft, TTFT_BUCKETS_S, settlement.ttft_us / 1_000_000)
             _note_speed(record.decode_tps, usage, decode_s)
 
     def note_retry(self, reason: str, is_fallback: bool) -> None:
@@ -170,10 +159,8 @@ class Metrics:
             late_s: How late its timer fired.
             cpu_s: The part of it in which the loop's thread was computing, at most.
         """
-        self._stalls[bisect_left(STALL_BUCKETS_S, late_s)] += 1
-        self._stalls[-1] += late_s
-        self._stalls_cpu[bisect_left(STALL_BUCKETS_S, cpu_s)] += 1
-        self._stalls_cpu[-1] += cpu_s
+        observe(self._stalls, STALL_BUCKETS_S, late_s)
+        observe(self._stalls_cpu, STALL_BUCKETS_S, cpu_s)
         if late_s > self._stall_max_s:
             self._stall_max_s = late_s
 
@@ -227,7 +214,7 @@ class Metrics:
         if len(self._requests) >= SERIES_MAX:
             route, status = OTHER, 0
         return self._requests.setdefault(
-            (route, status), _histogram("fareway_request_duration_seconds")
+            (route, status), new_histogram("fareway_request_duration_seconds")
         )
 
     def _new_attempt(self, team: str, deployment: str) -> _AttemptRecord:
@@ -239,9 +226,9 @@ class Metrics:
         histograms = self._deployments.get(deployment)
         if histograms is None:
             histograms = self._deployments[deployment] = (
-                _histogram("fareway_time_to_first_token_seconds"),
-                _histogram("fareway_attempt_duration_seconds"),
-                _histogram("fareway_decode_tokens_per_second"),
+                new_histogram("fareway_time_to_first_token_seconds"),
+                new_histogram("fareway_attempt_duration_seconds"),
+                new_histogram("fareway_decode_tokens_per_second"),
             )
         record = self._attempts[team, deployment] = _AttemptRecord(*histograms)
         return record
@@ -253,19 +240,13 @@ class Metrics:
         self._counts[key] = self._counts.get(key, 0) + 1
 
 
-def _histogram(family: str) -> list[float]:
-    return [0] * FAMILIES[family].width
-
-
 def _note_speed(decode_tps: list[float], usage: Mapping[str, int], decode_s: float) -> None:
     """Observe tokens per second after the first token; nothing where there is no second one."""
     output_tokens = 0
     for meter in _OUTPUT_METERS:
         output_tokens += usage.get(meter, 0)
     if output_tokens > 1 and decode_s > 0:
-        tps = (output_tokens - 1) / decode_s
-        decode_tps[bisect_left(DECODE_BUCKETS_TPS, tps)] += 1
-        decode_tps[-1] += tps
+        observe(decode_tps, DECODE_BUCKETS_TPS, (output_tokens - 1) / decode_s)
 
 
 def _attempt_series(team: str, deployment: str, record: _AttemptRecord) -> Iterator[Series]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from gateway.ledger.spool import KernelFiles
-from gateway.telemetry.families import FAMILIES, SYNC_BUCKETS_S
+from gateway.telemetry.families import SYNC_BUCKETS_S
+from gateway.telemetry.histogram import new_histogram, observe
 from gateway.telemetry.snapshot import Series
 
 
@@ -20,7 +20,7 @@ class TimedFiles(KernelFiles):
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
         # One sync at a time writes here, from a thread; a scrape may miss the newest.
-        self._syncs: list[float] = [0] * FAMILIES["fareway_spool_sync_seconds"].width
+        self._syncs = new_histogram("fareway_spool_sync_seconds")
 
     def sync(self, descriptor: int) -> None:
         """`fdatasync(2)`."""
@@ -29,8 +29,7 @@ class TimedFiles(KernelFiles):
             super().sync(descriptor)
         finally:
             took_s = self._monotonic_s() - begun_s
-            self._syncs[bisect_left(SYNC_BUCKETS_S, took_s)] += 1
-            self._syncs[-1] += took_s
+            observe(self._syncs, SYNC_BUCKETS_S, took_s)
 
     def series(self) -> Iterator[Series]:
         """The durations."""
