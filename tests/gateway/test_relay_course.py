@@ -43,13 +43,8 @@ from providers.errors import (
     Unavailable,
     UpstreamFault,
 )
+from tests.gateway.failure_kinds import KINDS
 
-KINDS = (
-    BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
-    FirstTokenTimeout, NoConnectionFree, NotSent, Overloaded, RateLimited, StaleConnection,
-    StreamStalled,
-    TotalTimeout, Unavailable, UpstreamFault,
-)  # fmt: skip
 GROUPS = {"p": "shared", "q": "shared"}
 
 

@@ -9,36 +9,14 @@ import anyio
 import httpx
 import pytest
 
-from providers.errors import (
-    BadRequest,
-    BadWire,
-    ConnectionLost,
-    ContentFiltered,
-    ContextTooLong,
-    CredentialError,
-    FirstTokenTimeout,
-    NoConnectionFree,
-    NotSent,
-    Overloaded,
-    RateLimited,
-    StaleConnection,
-    StreamStalled,
-    TotalTimeout,
-    Unavailable,
-    UpstreamFault,
-)
+from tests.gateway.failure_kinds import KINDS
 from tests.gateway.fake_provider import FakeProvider, Step, answer
 from tests.gateway.gateway_harness import NOWHERE, body, error_of, running_gateway
 from tests.gateway.stream_reading import assemble
 
 pytestmark = pytest.mark.anyio
 
-KINDS = (
-    BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
-    FirstTokenTimeout, NoConnectionFree, NotSent, Overloaded, RateLimited, StaleConnection,
-    StreamStalled,
-    TotalTimeout, Unavailable, UpstreamFault, KeyError,
-)  # fmt: skip
+FAULTS = (*KINDS, KeyError)
 REQUESTS = 96
 NAMES = ("a", "b", "c")
 
@@ -49,7 +27,7 @@ def script(rng: random.Random) -> list[Step]:
     if rng.random() < 0.4:
         steps.insert(rng.randrange(len(steps) + 1), rng.choice([0.0, 0.01, 0.05]))
     if rng.random() < 0.5:
-        kind = rng.choice(KINDS)
+        kind = rng.choice(FAULTS)
         steps = [*steps[: rng.randrange(len(steps) + 1)], kind("scripted")]
     return steps
 

@@ -13,25 +13,13 @@ from gateway.relay.retry_budget import BURST
 from providers.contract import AttemptFacts
 from providers.errors import (
     BadRequest,
-    BadWire,
     Billing,
-    ConnectionLost,
     ContentFiltered,
-    ContextTooLong,
-    CredentialError,
-    FirstTokenTimeout,
-    NoConnectionFree,
-    NotSent,
-    Overloaded,
     ProviderError,
-    RateLimited,
     StaleConnection,
-    StreamStalled,
-    TotalTimeout,
-    Unavailable,
-    UpstreamFault,
 )
 from providers.transport import Exchange
+from tests.gateway.failure_kinds import KINDS
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import (
     NOWHERE,
@@ -46,12 +34,6 @@ from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream, Step
 
 pytestmark = pytest.mark.anyio
 
-KINDS = (
-    BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
-    FirstTokenTimeout, NoConnectionFree, NotSent, Overloaded, RateLimited, StaleConnection,
-    StreamStalled,
-    TotalTimeout, Unavailable, UpstreamFault,
-)  # fmt: skip
 BUSY = Answer(status=503, body={"error": {"message": "busy"}})
 
 

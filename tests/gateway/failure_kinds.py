@@ -1,0 +1,28 @@
+"""Every class of failure that a provider raises; written out, as no table of ours shall choose them."""
+
+from __future__ import annotations
+
+from providers.errors import (
+    BadRequest,
+    BadWire,
+    ConnectionLost,
+    ContentFiltered,
+    ContextTooLong,
+    CredentialError,
+    FirstTokenTimeout,
+    NoConnectionFree,
+    NotSent,
+    Overloaded,
+    RateLimited,
+    StaleConnection,
+    StreamStalled,
+    TotalTimeout,
+    Unavailable,
+    UpstreamFault,
+)
+
+KINDS = (
+    BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
+    FirstTokenTimeout, NoConnectionFree, NotSent, Overloaded, RateLimited, StaleConnection,
+    StreamStalled, TotalTimeout, Unavailable, UpstreamFault,
+)  # fmt: skip
