@@ -135,7 +135,8 @@ async def test_spans_reach_a_collector():
     assert told["service.name"] == "fareway-test"
 
 
-async def test_a_collector_that_hangs_holds_no_request_and_no_memory():
+async def test_a_collector_that_hangs_holds_no_request_and_no_memory(monkeypatch):
+    monkeypatch.setattr(traces_module, "EXPORT_S", 0.2)  # the exporter's thread ends soon after us
     with Collector(stalls=True) as collector:
         made = trails(otlp_exporter(collector.url, None))
         begun = time.monotonic()
