@@ -45,13 +45,21 @@ def rows_in(database: Path) -> list[LedgerRow]:
     return []
 
 
-def priority_of(gateway: GatewayProcess, role: str) -> int:
-    """The niceness of a process, once it runs; the ledger process starts behind the workers."""
+def priority_of(gateway: GatewayProcess, role: str) -> int | None:
+    """The niceness of a process; None while it does not run."""
+    pids = gateway.pids_of(role)
+    return os.getpriority(os.PRIO_PROCESS, pids[0]) if pids else None
+
+
+def wait_until_the_ledger_stands_back(gateway: GatewayProcess) -> None:
+    """A higher number stands back; the process starts after the workers and says so itself."""
     deadline = time.monotonic() + 30
-    while not (pids := gateway.pids_of(role)):
-        assert time.monotonic() < deadline
+    while True:
+        ledger, worker = (priority_of(gateway, role) for role in ("ledger", "worker"))
+        if ledger is not None and worker is not None and ledger > worker:
+            return
+        assert time.monotonic() < deadline, (ledger, worker)
         time.sleep(0.05)
-    return os.getpriority(os.PRIO_PROCESS, pids[0])
 
 
 @contextlib.contextmanager
@@ -70,8 +78,7 @@ def every_core_busy():
 def test_a_backlog_is_loaded_although_every_core_is_busy_with_something_else(tmp_path) -> None:
     with running_road(tmp_path, scripts=SCRIPTS, config=CONFIG) as road:
         gateway = road.gateway
-        ledger, worker = (priority_of(gateway, role) for role in ("ledger", "worker"))
-        assert ledger > worker, "a higher number stands back"
+        wait_until_the_ledger_stands_back(gateway)
         with every_core_busy():
             anyio.run(write_backlog, gateway.spool / "orphan")
             deadline = time.monotonic() + 100
