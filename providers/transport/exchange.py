@@ -109,6 +109,9 @@ class Exchange:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
         """Give the socket back when the body was read to its end, else close it at once."""
         if self._reader.at_eof() and self._reader.exception() is None:
             self._pool.give_back(self._line)
@@ -190,6 +193,10 @@ class Exchange:
             if size_bytes > max_bytes:
                 raise BadWire(f"The answer exceeds {max_bytes} bytes.")
         return b"".join(parts)[:max_bytes]
+
+    def take_rest(self) -> bytes | None:
+        """All that is still to be read of the body, None while some of it has yet to arrive."""
+        return self._reader.read_nowait() if self._is_here else None
 
     async def settle(self) -> None:
         """After the end mark: wait briefly for the end of the body, so that the socket is kept."""
