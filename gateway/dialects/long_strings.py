@@ -1,0 +1,120 @@
+"""Base64 of images, audio and files, set aside while the JSON around it is looked through.
+
+A body of several MiB is nearly all base64 within a few strings. The reader passes over a body once
+per level (members, messages, parts), and so over each of those bytes three or four times, with the
+interpreter's lock held. Here they are passed over once, a short mark stands for them in the text
+that is read, and the marks are put back into what is sent.
+
+Why a mark can change nothing that a reader sees, beside the string's own value: a run is taken only
+behind `;base64,` or `"data":"` and up to the next quotation mark, where what stands between the
+string's opening quotation mark and that one is valid as one whole JSON string. In a valid body both
+signs stand within a string, or open one; a body in which they do not is invalid before the run and
+stays so. And a valid string's inside leaves a reader, within a string, where it was.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+import msgspec
+
+RUN_BYTES_MIN = 16 * 1024
+"""Shortest run that is set aside: below it, setting aside costs more than passing over it again."""
+
+OPENING_BYTES_MAX = 256
+"""How far before `;base64,` the quotation mark may stand that opens the string; media types and
+their parameters are short."""
+
+RUNS_MAX = 1000
+"""A body with more is read as it is: each run costs a few calls."""
+
+_BASE64 = b";base64,"
+_DATA_KEY = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\Z')
+_DATA_KEY_BYTES_MAX = 32
+_STRING = msgspec.json.Decoder(msgspec.Raw)
+_INDEX_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """A body without its long runs of base64.
+
+    Attributes:
+        text: The body with a mark in place of each run.
+        mark: What each mark begins with; unpredictable, so that no client can write one.
+        runs: What was taken out, in order; views of the body.
+        spared_bytes: How much shorter the text is than the body.
+    """
+
+    text: bytes
+    mark: bytes
+    runs: tuple[memoryview, ...]
+    spared_bytes: int
+
+    def holds_all(self, text: bytes) -> bool:
+        """Whether every mark stands in this part of the text."""
+        return text.count(self.mark) == len(self.runs)
+
+    def restore(self, text: bytes) -> bytes:
+        """Put the runs back; a mark that is no longer there (a repeated key) stays away."""
+        first, *others = text.split(self.mark)
+        pieces: list[bytes | memoryview] = [first]
+        for other in others:
+            pieces += (self.runs[int(other[:_INDEX_DIGITS])], other[_INDEX_DIGITS:])
+        return b"".join(pieces)
+
+
+def set_aside(body: bytes, *, run_bytes_min: int = RUN_BYTES_MIN) -> SetAside | None:
+    """Take the long runs of base64 out of a body; None where there is none, or too many.
+
+    Args:
+        body: JSON, not yet known to be valid; what is not valid stays invalid.
+        run_bytes_min: Shortest run that is taken.
+    """
+    view = memoryview(body)
+    mark = b"~" + secrets.token_hex(16).encode() + b"~"
+    pieces: list[bytes | memoryview] = []
+    runs: list[memoryview] = []
+    kept_from, probe = 0, run_bytes_min
+    while probe < len(body):
+        opening, closing = body.rfind(b'"', kept_from, probe), body.find(b'"', probe)
+        if opening < 0 or closing < 0:
+            probe = closing + run_bytes_min if closing >= 0 else len(body)
+            continue
+        start = _start_of_run(body, opening)
+        if (
+            start is not None
+            and closing - start >= run_bytes_min
+            and _is_string(view, opening, closing)
+        ):
+            if len(runs) == RUNS_MAX:
+                return None
+            pieces += (view[kept_from:start], mark, b"%0*d" % (_INDEX_DIGITS, len(runs)))
+            runs.append(view[start:closing])
+            kept_from = closing
+        probe = closing + run_bytes_min
+    if not runs:
+        return None
+    pieces.append(view[kept_from:])
+    text = b"".join(pieces)
+    return SetAside(text=text, mark=mark, runs=tuple(runs), spared_bytes=len(body) - len(text))
+
+
+def _start_of_run(body: bytes, opening: int) -> int | None:
+    """Where base64 begins behind a quotation mark; None where nothing says that it does."""
+    sign = body.find(_BASE64, opening, opening + OPENING_BYTES_MAX)
+    if sign >= 0:
+        return sign + len(_BASE64)
+    before = body[max(0, opening - _DATA_KEY_BYTES_MAX) : opening]
+    return opening + 1 if _DATA_KEY.search(before) else None
+
+
+def _is_string(view: memoryview, opening: int, closing: int) -> bool:
+    """Whether what stands from one quotation mark to the other is one whole JSON string."""
+    try:
+        _STRING.decode(view[opening : closing + 1])
+    except msgspec.DecodeError:
+        return False
+    return True
