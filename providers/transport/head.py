@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from typing import NewType
 
 from yarl import URL
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = frozenset({"connection", "content-length", "host", "transfer-encoding", "upgrade"})
-_NAMES_MAX = 1000
+
+HeaderLines = NewType("HeaderLines", bytes)
+"""Headers as they go out, each with its line end; written by `header_lines`, which checks them."""
 
 
 class RequestHead:
@@ -28,10 +31,9 @@ class RequestHead:
         lines = [f"POST {target} HTTP/1.1", f"host: {url.host_port_subcomponent}"]
         if proxy_credentials is not None:
             lines.append(f"proxy-authorization: {basic_credentials(proxy_credentials)}")
-        self._start = "\r\n".join([*lines, "content-length: "])
-        self._names: set[str] = set()
+        self._start = "\r\n".join([*lines, "content-length: "]).encode()
 
-    def encode(self, headers: Mapping[str, str], size_bytes: int) -> bytes:
+    def encode(self, headers: Mapping[str, str] | HeaderLines, size_bytes: int) -> bytes:
         """Write the head of one request.
 
         Args:
@@ -41,23 +43,27 @@ class RequestHead:
         Raises:
             ValueError: A header's name or value cannot be written.
         """
-        if not self._names.issuperset(headers):
-            self._check_names(headers)
-        text = "".join([f"\r\n{name}: {value}" for name, value in headers.items()])
-        # One look at all values: each header brought one line break, and nothing else may.
-        count = len(headers)
-        if text.count("\n") != count or text.count("\r") != count or "\0" in text:
-            raise ValueError("a header's value must not contain a line break")
-        return f"{self._start}{size_bytes}{text}\r\n\r\n".encode()
+        lines = headers if isinstance(headers, bytes) else header_lines(headers)
+        return b"%b%d\r\n%b\r\n" % (self._start, size_bytes, lines)
 
-    def _check_names(self, headers: Mapping[str, str]) -> None:
-        for name in headers:
-            if _TOKEN.fullmatch(name) is None:
-                raise ValueError("a header's name is made of letters, digits and -")
-            if name.lower() in _OURS:
-                raise ValueError(f"the header {name.lower()} is not for a caller to set")
-            if len(self._names) < _NAMES_MAX:
-                self._names.add(name)
+
+def header_lines(headers: Mapping[str, str]) -> HeaderLines:
+    """Check and write headers that will be sent again and again.
+
+    Raises:
+        ValueError: A header's name or value cannot be written, or is not for a caller to set.
+    """
+    for name in headers:
+        if _TOKEN.fullmatch(name) is None:
+            raise ValueError("a header's name is made of letters, digits and -")
+        if name.lower() in _OURS:
+            raise ValueError(f"the header {name.lower()} is not for a caller to set")
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    # One look at all values: each header brought one line break, and nothing else may.
+    count = len(headers)
+    if text.count("\n") != count or text.count("\r") != count or "\0" in text:
+        raise ValueError("a header's value must not contain a line break")
+    return HeaderLines(text.encode())
 
 
 def origin_of(text: str) -> URL:
