@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,8 @@ JsonFileOption = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write the figures too.", show_default=False),
 ]
+
+_ENGINE_BENCH_NEEDS = ("torch", "tokenizers", "transformers", "gguf")
 
 
 @app.callback()
@@ -108,6 +111,12 @@ def bench_ledger(json_file: JsonFileOption = None) -> None:
 @app.command("engine", short_help="The embedded engine beside transformers.")
 def bench_engine(json_file: JsonFileOption = None) -> None:
     """Time the embedded engine beside transformers on the same model; needs transformers."""
+    missing = [name for name in _ENGINE_BENCH_NEEDS if find_spec(name) is None]
+    if missing:
+        raise CliFault(
+            f"{' and '.join(missing)} cannot be imported;"
+            " run pip install 'fareway[local]' transformers gguf"
+        )
     _run_module("bench.bench_engine", json_file)
 
 
