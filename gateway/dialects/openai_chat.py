@@ -12,11 +12,11 @@ from collections.abc import Collection
 from typing import Annotated, cast
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from gateway.dialects.controls import refuse_misplaced, without_controls
 from gateway.errors import InvalidRequest, UnsupportedParameter
-from providers.codecs.openai_chat import is_neutral
+from providers.codecs.openai_chat import NEUTRAL_NAMES, is_neutral
 
 BYTES_PER_TOKEN = 4
 """A token's usual length in English text; for estimates before dispatch only."""
@@ -27,11 +27,14 @@ BYTES_PER_TOKEN_HIGH = 6
 TEMPLATE_TOKENS_MAX = 1024
 """What a chat template adds to a prompt at the most, a default system message included."""
 
-_GATEWAY_FIELDS = frozenset({"model", "stream", "stream_options"})
 _NULL = b"null"
 _ABSENT = Raw(_NULL)
 _ROLES_WITH_CONTENT = frozenset({"system", "developer", "user"})
 _ROLES = _ROLES_WITH_CONTENT | {"assistant", "tool", "function"}
+_USUAL_ROLES = tuple(Raw(f'"{role}"'.encode()) for role in ("user", "assistant", "system", "tool"))
+"""As they stand in nearly every message; a role in another spelling is decoded first."""
+
+_QUOTATION_MARK = ord('"')
 _TEXT_PARTS = frozenset({"text", "refusal"})
 _Object = dict[str, Raw]
 _Members = dict[str, object]
@@ -73,7 +76,7 @@ OTHER_BYTES_MAX = 4 * 1024 * 1024
 can do anything else; what may be large is content, and that is in the messages."""
 
 ONE_MORE_PASS_BYTES_MAX = 16 * 1024
-"""Longest body that is looked through a second time rather than put together without messages."""
+"""Longest refused body that is looked through again rather than put together without messages."""
 
 _NOTHING_ASKED = frozenset({b"null", b"false"})
 
@@ -107,8 +110,15 @@ class _Head(msgspec.Struct):
     user: str | None = None
 
 
-_KNOWN_FIELDS = frozenset({"messages", *_Head.__struct_fields__})
+class _Whole(_Head):
+    """The same and the messages, so that one pass over a body reads both."""
+
+    messages: list[_Object] | UnsetType = UNSET
+
+
+_KNOWN_FIELDS = frozenset(_Whole.__struct_fields__)
 _HEAD = msgspec.json.Decoder(_Head)
+_WHOLE = msgspec.json.Decoder(_Whole)
 _MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, Raw]])
 _TEXT = msgspec.json.Decoder(str)
@@ -157,14 +167,17 @@ def parse(body: bytes) -> ParsedChat:
         InvalidRequest: It is no JSON object, or a member has the wrong type or range.
         UnsupportedParameter: It asks for something of a stream that no upstream is asked for.
     """
-    members, head = _decode(body)
-    _check_names(members)
-    if "messages" not in members:
+    fields, head, messages = _decode(body)
+    if len(fields) > MEMBERS_MAX or not fields.keys() <= _KNOWN_FIELDS:
+        _check_names(fields)
+    if messages is None:
         raise InvalidRequest("messages is required", param="messages")
-    given_bytes = len(memoryview(members["messages"]))
-    messages, has_media = _check_messages(members["messages"])
-    fields = {name: raw for name, raw in members.items() if name not in _GATEWAY_FIELDS}
-    fields["messages"] = messages
+    given_bytes = len(memoryview(fields["messages"]))
+    has_media = _check_messages(messages)
+    fields["messages"] = Raw(msgspec.json.encode(messages))
+    del fields["model"]
+    fields.pop("stream", None)
+    fields.pop("stream_options", None)
     if head.metadata is not None:
         if len(head.metadata) > METADATA_KEYS_MAX:
             message = f"metadata holds over {METADATA_KEYS_MAX} keys"
@@ -174,24 +187,34 @@ def parse(body: bytes) -> ParsedChat:
             fields.pop("metadata", None)
         elif len(kept) != len(head.metadata):
             fields["metadata"] = Raw(msgspec.json.encode(kept))
-    is_stream = bool(head.stream)
+    is_stream = head.stream is True
+    wants_usage = False
+    if head.stream_options is not None:
+        wants_usage = _wants_usage(head.stream_options, is_stream=is_stream)
+    fields_used = frozenset(fields)
+    if _ABSENT in fields.values() or not NEUTRAL_NAMES.isdisjoint(fields_used):
+        fields_used = frozenset(name for name, raw in fields.items() if not is_neutral(name, raw))
+    max_output_tokens = head.max_tokens
+    if head.max_completion_tokens is not None:
+        max_output_tokens = _output_bound(head.max_tokens, head.max_completion_tokens)
     return ParsedChat(
         model=head.model,
         is_stream=is_stream,
-        wants_usage=_wants_usage(head.stream_options, is_stream=is_stream),
+        wants_usage=wants_usage,
         fields=fields,
-        fields_used=frozenset(name for name, raw in fields.items() if not is_neutral(name, raw)),
+        fields_used=fields_used,
         metadata=head.metadata,
-        prompt_tokens_estimate=max(1, given_bytes // BYTES_PER_TOKEN),
-        prompt_tokens_low=max(1, given_bytes // BYTES_PER_TOKEN_HIGH),
+        prompt_tokens_estimate=given_bytes // BYTES_PER_TOKEN or 1,
+        prompt_tokens_low=given_bytes // BYTES_PER_TOKEN_HIGH or 1,
         prompt_tokens_max=len(body) + TEMPLATE_TOKENS_MAX,
-        max_output_tokens=_output_bound(head),
+        max_output_tokens=max_output_tokens,
         choices=head.n or 1,
         has_media=has_media,
     )
 
 
-def _decode(body: bytes) -> tuple[dict[str, Raw], _Head]:
+def _decode(body: bytes) -> tuple[_Object, _Head, list[_Members] | None]:
+    """The members, what is read of them, and the messages; None for these where there are none."""
     if not body.isascii():
         try:
             body.decode("utf-8")  # inner values travel undecoded, so this is where they are checked
@@ -199,26 +222,38 @@ def _decode(body: bytes) -> tuple[dict[str, Raw], _Head]:
             raise InvalidRequest(
                 f"the body is not UTF-8: byte {error.start} cannot be read; send UTF-8"
             ) from error
-    if not body.strip():
-        raise InvalidRequest("the body is empty; send a JSON object with model and messages")
     try:
         if len(body) > OTHER_BYTES_MAX:
             _check_outline(msgspec.json.decode(body, type=_Outline), len(body))
         members = _MEMBERS.decode(body)
-        return members, _head(body, members)
+        try:
+            whole = _WHOLE.decode(body)
+        except msgspec.ValidationError:
+            return _decode_apart(body, members)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     except msgspec.DecodeError as error:
+        if not body.strip():
+            message = "the body is empty; send a JSON object with model and messages"
+            raise InvalidRequest(message) from error
         raise InvalidRequest(f"the body is not valid JSON: {error}") from error
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
+    messages = whole.messages
+    return members, whole, None if messages is UNSET else cast("list[_Members]", messages)
 
 
-def _head(body: bytes, members: _Object) -> _Head:
-    """The typed members; a large body is not passed over once more for them."""
+def _decode_apart(body: bytes, members: _Object) -> tuple[_Object, _Head, list[_Members] | None]:
+    """The same for a body in which some value is wrong: which member to name first, if any.
+
+    Of a repeated key that value may be one that does not count.
+    """
     if len(body) <= ONE_MORE_PASS_BYTES_MAX or "messages" not in members:
-        return _HEAD.decode(body)
-    return _HEAD.decode(msgspec.json.encode({**members, "messages": _BARE_MESSAGES}))
+        head = _HEAD.decode(body)
+    else:
+        head = _HEAD.decode(msgspec.json.encode({**members, "messages": _BARE_MESSAGES}))
+    _check_names(members)
+    return members, head, _decode_objects(members["messages"], "messages")
 
 
 def _check_outline(outline: _Outline, size: int) -> None:
@@ -260,15 +295,17 @@ def _invalid(error: msgspec.ValidationError, *, prefix: str = "") -> InvalidRequ
     return InvalidRequest(f"{where}{message[:1].lower()}{message[1:]}", param=param)
 
 
-def _check_messages(raw: Raw) -> tuple[Raw, bool]:
-    """The messages as they are sent, and whether a part is something other than text."""
-    messages = _decode_objects(raw, "messages")
+def _check_messages(messages: list[_Members]) -> bool:
+    """Check each message; whether a part of one is something other than text."""
     if not messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
     has_media = False
     for index, message in enumerate(messages):
-        has_media |= _check_message(message, f"messages[{index}]")
-    return Raw(msgspec.json.encode(messages)), has_media
+        content = cast("Raw", message.get("content", _ABSENT))
+        is_text = memoryview(content)[0] == _QUOTATION_MARK
+        if not is_text or message.get("role") not in _USUAL_ROLES:
+            has_media |= _check_message(message, f"messages[{index}]")
+    return has_media
 
 
 def _check_message(message: _Members, where: str) -> bool:
@@ -337,11 +374,11 @@ def _wants_usage(options: _Object | None, *, is_stream: bool) -> bool:
         raise _invalid(error, prefix=param) from error
 
 
-def _output_bound(head: _Head) -> int | None:
-    old, new = head.max_tokens, head.max_completion_tokens
-    if old is not None and new is not None and old != new:
+def _output_bound(old: int | None, new: int) -> int:
+    """The bound where the new name is used, beside the old one perhaps."""
+    if old is not None and old != new:
         raise InvalidRequest(
             f"max_tokens is {old} and max_completion_tokens is {new}; send one of them",
             param="max_tokens",
         )
-    return new if new is not None else old
+    return new

@@ -330,6 +330,8 @@ _NEUTRAL_VALUES: Mapping[str, frozenset[bytes]] = {
     "tools": frozenset({b"[]"}),
     "top_logprobs": frozenset({b"0"}),
 }
+NEUTRAL_NAMES = frozenset(_NEUTRAL_VALUES)
+"""Members of a request that have a value, beside null, that asks for nothing."""
 
 
 def is_neutral(name: str, raw: msgspec.Raw) -> bool:
