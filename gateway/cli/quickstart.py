@@ -36,6 +36,7 @@ from gateway.process import engines
 from gateway.process.messages import ServiceStatus
 from gateway.process.preflight import ServeError
 from gateway.process.serve import Prepared, prepare
+from gateway.process.supervisor import Supervisor
 from gateway.settings.environment import config_path, process_environ
 from gateway.settings.loader import LoadedConfig, load
 from gateway.settings.providers import LocalProvider
@@ -151,13 +152,16 @@ async def _run(run: _Run, prompt: str, once: bool) -> str | None:
 
         tasks.start_soon(serve)
         await ready.wait()
-        try:
-            await _demonstrate(run, prompt)
-            failure = None
-            _engine_log.setLevel(logging.NOTSET)
-        except (CliFault, NoGateway, ChannelError, aiohttp.ClientError) as error:
-            if not supervisor.is_stopping:  # of one that is, nothing else can be expected
-                failure = str(error) or "the gateway ended while it was asked"
+        with anyio.CancelScope() as asking:
+            # An answer that nobody waits for any more shall not hold the end up.
+            tasks.start_soon(_cancel_when_stopping, supervisor, asking)
+            try:
+                await _demonstrate(run, prompt)
+                failure = None
+                _engine_log.setLevel(logging.NOTSET)
+            except (CliFault, NoGateway, ChannelError, aiohttp.ClientError) as error:
+                if not supervisor.is_stopping:  # of one that is, nothing else can be expected
+                    failure = str(error) or "the gateway ended while it was asked"
         if once or failure is not None:
             supervisor.stop()
         else:
@@ -165,6 +169,11 @@ async def _run(run: _Run, prompt: str, once: bool) -> str | None:
     if serve_error is not None:
         raise serve_error
     return failure
+
+
+async def _cancel_when_stopping(supervisor: Supervisor, asking: anyio.CancelScope) -> None:
+    await supervisor.wait_until_stopping()
+    asking.cancel()
 
 
 async def _demonstrate(run: _Run, prompt: str) -> None:

@@ -142,6 +142,10 @@ class Supervisor:
         """Whether it was told to end."""
         return self._stopping.is_set()
 
+    async def wait_until_stopping(self) -> None:
+        """Wait until it is told to end."""
+        await self._stopping.wait()
+
     def stop(self) -> None:
         """Ask `run` to drain and return."""
         self._stopping.set()
