@@ -70,10 +70,16 @@ class HealthBoard:
     Attributes:
         monotonic_s: The clock.
         quota_groups: Quota group by provider, for providers that share one account's quota.
+        epoch: Counts whatever may change a decision: faults that come and go, and with them what an
+            engine of ours can do; a speed that was not known before. Neither pauses, which only
+            change the order afterwards, nor a known speed that changes, which a decision looks up.
+        has_pauses: Whether anything may be paused.
     """
 
     monotonic_s: Callable[[], float]
     quota_groups: Mapping[str, str] = field(default_factory=dict[str, str])
+    epoch: int = field(default=0, init=False)
+    has_pauses: bool = field(default=False, init=False)
     _faults: dict[str, str] = field(default_factory=dict[str, str])
     _pauses: dict[str, _Pause] = field(default_factory=dict[str, _Pause])
     _prefill_tps: dict[str, float] = field(default_factory=dict[str, float])
@@ -81,6 +87,7 @@ class HealthBoard:
 
     def set_fault(self, deployment: str, reason: str | None) -> None:
         """Note that a deployment of ours is not there; None when it is again."""
+        self.epoch += 1
         if reason is None:
             self._faults.pop(deployment, None)
         else:
@@ -126,7 +133,7 @@ class HealthBoard:
 
         A pause that still lasts goes on: the success may be of a request from before it.
         """
-        if self._pauses:
+        if self.has_pauses:
             for key in {deployment, self.domain_of(deployment)}:
                 if (known := self._pauses.get(key)) is not None:
                     known.own_s = 0.0
@@ -135,6 +142,7 @@ class HealthBoard:
         seconds = min(seconds, PAUSE_S_MAX)
         until_s = self.monotonic_s() + seconds
         known = self._pauses.setdefault(key, _Pause(until_s))
+        self.has_pauses = True
         known.until_s = max(known.until_s, until_s)
         return seconds
 
@@ -151,7 +159,7 @@ class HealthBoard:
         A paused deployment is tried after all others and never left out: where it is the only one,
         the next request is what finds out that it is back.
         """
-        if not self._pauses:
+        if not self.has_pauses:
             return False
         now_s = self.monotonic_s()
         return any(
@@ -164,6 +172,7 @@ class HealthBoard:
             return False
         if known.until_s <= now_s and not known.own_s:
             del self._pauses[key]
+            self.has_pauses = bool(self._pauses)
         return known.until_s > now_s
 
     def speed(self, deployment: str) -> MeasuredSpeed | None:
@@ -186,8 +195,14 @@ class HealthBoard:
             prefill_tps: Prompt tokens per busy second, None when not measured this time.
             decode_tps: Generated tokens per busy second, None when not measured this time.
         """
+        was_known = self._is_measured(deployment)
         _blend(self._prefill_tps, deployment, prefill_tps)
         _blend(self._decode_tps, deployment, decode_tps)
+        if not was_known and self._is_measured(deployment):
+            self.epoch += 1
+
+    def _is_measured(self, deployment: str) -> bool:
+        return deployment in self._prefill_tps and deployment in self._decode_tps
 
 
 def _blend(speeds: dict[str, float], deployment: str, measured_tps: float | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import StrEnum
@@ -50,9 +50,11 @@ class Unpriced:
 
     Attributes:
         reason: One phrase for reports and `explain`.
+        is_momentary: Whether the reason names the instant that was asked about.
     """
 
     reason: str
+    is_momentary: bool = field(default=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,8 +262,33 @@ class PriceBook:
             if version.is_in_force(at):
                 return version
         if versions:
-            return Unpriced(reason=f"no price in force on {_instant_text(at)}")
+            reason = f"no price in force on {_instant_text(at)}"
+            return Unpriced(reason=reason, is_momentary=True)
         return Unpriced(reason="no price configured")
+
+    def steady(
+        self, deployments: Iterable[str], at: datetime
+    ) -> tuple[datetime | None, datetime | None]:
+        """The half-open interval around an instant within which `lookup` finds the same versions.
+
+        Args:
+            deployments: Names, `provider/model-id`.
+            at: Aware instant.
+
+        Returns:
+            Its first instant, None for always, and the first one after it, None for open.
+        """
+        bounds = {
+            bound
+            for deployment in deployments
+            for version in self._versions.get(deployment, ())
+            for bound in (version.valid_from, version.valid_to)
+            if bound is not None
+        }
+        return (
+            max((bound for bound in bounds if bound <= at), default=None),
+            min((bound for bound in bounds if bound > at), default=None),
+        )
 
     def versions(self, deployment: str) -> tuple[PriceVersion, ...]:
         """All versions of a deployment by start; empty when it has none."""

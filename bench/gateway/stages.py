@@ -21,7 +21,7 @@ from rich.table import Table
 from bench.gateway import fareway, proc
 from bench.gateway.cases import FOUR_KIB, ONE_KIB, PLAIN, Case
 from bench.gateway.targets import KEY, Place
-from gateway.admission import admit
+from gateway.admission.admit import Admitted
 from gateway.app import build_service, load_credentials
 from gateway.auth.directory import Principal
 from gateway.clock import system_clock
@@ -35,6 +35,7 @@ from gateway.ledger.records import AttemptStatus
 from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.process.provider_setup import set_up_providers
 from gateway.relay.journal import Booking, Outcome
+from gateway.routing.plan import Plan
 from gateway.settings.loader import load
 from pricing.usage import Usage
 from providers.contract import UsageReport
@@ -127,9 +128,9 @@ def measure(*, core: int | None, rounds: int = ROUNDS) -> dict[str, Stages]:
 async def _measure(folder: Path, rounds: int) -> dict[str, Stages]:
     service, spool = _service(folder)
     watch, found = Stopwatch(), dict[str, Stages]()
-    real_decide = admit.decide
+    real_decide = Plan.decide
     # Inside `admit`, and to be told apart from it.
-    admit.decide = watch.timed("decision", real_decide, inside="admission")
+    Plan.decide = watch.timed("decision", real_decide, inside="admission")
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(spool.run)
@@ -137,7 +138,7 @@ async def _measure(folder: Path, rounds: int) -> dict[str, Stages]:
                 found[size] = await _body_stages(service, _request(case), watch, rounds)
             tasks.cancel_scope.cancel()
     finally:
-        admit.decide = real_decide
+        Plan.decide = real_decide
         with anyio.CancelScope(shield=True):
             await spool.close()
             for provider in service.relay.providers.values():
@@ -229,7 +230,7 @@ def _one(service: Service, request: Request, watch: Stopwatch) -> None:
     watch.lap("metrics", now_ns)
 
 
-def _booking(service: Service, principal: Principal, admitted: admit.Admitted) -> Booking:
+def _booking(service: Service, principal: Principal, admitted: Admitted) -> Booking:
     return Booking(
         request_id=service.new_id(),
         model=admitted.decision.model or admitted.decision.asked,

@@ -6,12 +6,14 @@ does input or output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 
 import msgspec
 
 from gateway import errors
+from gateway.admission.routes import Route, Routes, make_route
 from gateway.auth.directory import Principal
 from gateway.clock import from_microseconds
 from gateway.dialects.controls import Controls
@@ -22,7 +24,10 @@ from gateway.privacy.errors import UnknownTag
 from gateway.privacy.policy import Policy
 from gateway.routing.decision import Decision, decide
 from gateway.routing.needs import RequestNeeds
+from gateway.routing.plan import make_plan
+from gateway.routing.ranking import Candidate
 from gateway.routing.refusal import Refusal, RefusalCode
+from gateway.routing.resolve import find, is_authorised
 from gateway.routing.scope import KeyScope
 from providers.contract import Provider
 
@@ -55,7 +60,7 @@ class TeamRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Everything that admission looks at; immutable but for the health board's values.
+    """Everything that admission looks at; immutable but for the health board's values and memory.
 
     Attributes:
         fleet: What can be called.
@@ -70,6 +75,7 @@ class Admission:
     teams: Mapping[str, TeamRules]
     providers: Mapping[str, Provider]
     health: HealthBoard
+    _routes: Routes = field(default_factory=Routes, init=False, repr=False, compare=False)
 
     def admit(
         self, principal: Principal, parsed: ParsedChat, controls: Controls, *, wall_us: int
@@ -84,18 +90,96 @@ class Admission:
 
         Raises:
             InvalidRequest: A tag or project that does not exist.
+            ModelNotAllowed: The key's team is not in the configuration any more.
         """
-        at = from_microseconds(wall_us)
+        health = self.health
+        key = (parsed.model, principal.team, principal.models, controls.tags)
+        route = self._routes.known.get(key)
+        # As `Route.holds_at`, without the call.
+        if (
+            route is None
+            or route.health_epoch != health.epoch
+            or not route.since_us <= wall_us < route.until_us
+        ):
+            route = self._find_route(principal, parsed.model, controls, wall_us=wall_us)
+        project = principal.project
+        if controls.project is not None:
+            project = self._project(principal, controls.project)
+        decision = None
+        if route.plan is not None and controls.max_pico_usd is None:
+            decision = route.plan.decide(
+                prompt_tokens=parsed.prompt_tokens_low,
+                max_prompt_tokens=parsed.prompt_tokens_max,
+                max_output_tokens=parsed.max_output_tokens,
+                fields=parsed.fields_used,
+                has_media=parsed.has_media,
+                n=parsed.choices,
+            )
+        if decision is None:
+            decision = self._decide(principal, parsed, controls, route, wall_us=wall_us)
+        candidates = decision.candidates
+        if health.has_pauses:
+            candidates = self._paused_last(candidates)
+        return Admitted(
+            decision=decision,
+            candidates=candidates,
+            tags=route.tags,
+            tags_text=route.tags_text,
+            project=project,
+            allowed=route.allowed,
+        )
+
+    def _find_route(
+        self, principal: Principal, model: str, controls: Controls, *, wall_us: int
+    ) -> Route:
+        """The route of a request that nobody has made before, or not since something changed."""
         rules = self._rules(principal)
-        project = self._project(principal, controls, rules)
+        if controls.project is not None:
+            self._project(principal, controls.project)
+        at, epoch = from_microseconds(wall_us), self.health.epoch
+        tags = rules.tags | controls.tags
         try:
-            reach = self.policy.reach(rules.tags | controls.tags, at=at)
+            reach = self.policy.reach(tags, at=at)
         except UnknownTag as error:
             raise errors.InvalidRequest(str(error), param="x-fareway-tags") from error
-        decision = decide(
+        snapshot = self.fleet.snapshot(providers=self.providers, health=self.health, at=at)
+        found = find(snapshot, model)
+        if found is None:
+            # Clients can make up names without end, so it is not remembered.
+            return make_route(None, reach, prices=(None, None), health_epoch=epoch)
+        scope = self.scope(principal)
+        plan_key = (model, tags, is_authorised(snapshot, found, scope))
+        route = self._routes.planned(plan_key, wall_us, health_epoch=epoch)
+        if route is None:
+            plan = make_plan(
+                snapshot,
+                model=model,
+                allowed=reach.allowed,
+                scope=scope,
+                now=at,
+                privacy_reasons=reach.reasons,
+            )
+            prices = self.fleet.prices.steady(found.deployments, at)
+            route = make_route(plan, reach, prices=prices, health_epoch=epoch)
+        key = (model, principal.team, principal.models, controls.tags)
+        self._routes.keep(key, plan_key, route)
+        return route
+
+    def _decide(
+        self,
+        principal: Principal,
+        parsed: ParsedChat,
+        controls: Controls,
+        route: Route,
+        *,
+        wall_us: int,
+    ) -> Decision:
+        """Look at every deployment for this request alone."""
+        at = from_microseconds(wall_us)
+        return decide(
             self.fleet.snapshot(providers=self.providers, health=self.health, at=at),
             model=parsed.model,
-            allowed=reach.allowed,
+            allowed=route.allowed,
             scope=self.scope(principal),
             needs=RequestNeeds(
                 prompt_tokens_estimate=parsed.prompt_tokens_low,
@@ -107,11 +191,16 @@ class Admission:
             ),
             now=at,
             max_pico_usd=controls.max_pico_usd,
-            privacy_reasons=reach.reasons,
+            privacy_reasons=route.reasons,
         )
-        return Admitted(
-            decision=decision, tags=reach.sorted_tags, project=project, allowed=reach.allowed
-        )
+
+    def _paused_last(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
+        """The decision's order, with deployments that asked for a pause behind all others."""
+        paused = [self.health.is_paused(one.deployment) for one in ranked]
+        if not any(paused):
+            return ranked
+        # Sorting is stable: both groups keep the decision's order.
+        return [one for _, one in sorted(zip(paused, ranked, strict=True), key=itemgetter(0))]
 
     def scope(self, principal: Principal) -> KeyScope:
         """What a key may ask for: its own models within its team's.
@@ -132,16 +221,16 @@ class Admission:
             )
         return rules
 
-    def _project(self, principal: Principal, controls: Controls, rules: TeamRules) -> str:
-        wanted = controls.project
-        if wanted is None or wanted == principal.project:
-            return principal.project
+    def _project(self, principal: Principal, wanted: str) -> str:
+        """Check that a key may book on the project that its request names."""
+        if wanted == principal.project:
+            return wanted
         if principal.project:
             raise errors.InvalidRequest(
                 f"this key belongs to project {principal.project!r} and cannot book on {wanted!r}",
                 param="x-fareway-project",
             )
-        if wanted not in rules.projects:
+        if wanted not in self._rules(principal).projects:
             raise errors.InvalidRequest(
                 f"team {principal.team!r} has no project {wanted!r}", param="x-fareway-project"
             )
@@ -153,13 +242,18 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         decision: Candidates in order with reasons, or a refusal.
+        candidates: Those of the decision, with deployments that asked for a pause behind all
+            others: the order of the attempts.
         tags: Closed tags, sorted.
+        tags_text: The same as a header's value.
         project: Project to book on, empty for none.
         allowed: Every deployment of the fleet that the tags may reach.
     """
 
     decision: Decision
+    candidates: Sequence[Candidate]
     tags: tuple[str, ...]
+    tags_text: bytes
     project: str
     allowed: frozenset[str]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 import anyio
 import anyio.to_thread
@@ -33,7 +32,6 @@ from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.job import Job
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, header_text
-from gateway.routing.ranking import Candidate
 from providers.contract import ChatRequest
 
 logger = logging.getLogger(__name__)
@@ -125,7 +123,7 @@ class ChatCall:
         admitted = service.admission.admit(
             principal, parsed, controls, wall_us=service.clock.wall_us()
         )
-        self._head.tags = header_text(",".join(admitted.tags))
+        self._head.tags = admitted.tags_text
         if admitted.decision.refusal is not None:
             raise refusal_error(admitted.decision.refusal)
         await self._relay(self._job(principal, parsed, controls, admitted))
@@ -217,7 +215,7 @@ class ChatCall:
             self._trail.admit(booking)
         return Job(
             booking=booking,
-            candidates=self._ordered(decision.candidates),
+            candidates=admitted.candidates,
             request=ChatRequest(
                 fields=parsed.fields,
                 is_stream=parsed.is_stream,
@@ -233,14 +231,6 @@ class ChatCall:
             is_narrowed_by_privacy=decision.is_narrowed_by_privacy,
             trail=self._trail,
         )
-
-    def _ordered(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
-        """The decision's order, with deployments that asked for a pause behind all others."""
-        is_paused = self._service.admission.health.is_paused
-        paused = [one for one in ranked if is_paused(one.deployment)]
-        if not paused:
-            return ranked
-        return [*(one for one in ranked if one not in paused), *paused]
 
 
 def authenticate(service: Service, headers: Headers) -> Principal:

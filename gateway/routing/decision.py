@@ -74,20 +74,17 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         reachable: Deployments that configuration lets this request reach, whatever their health:
             no retry, fallback or hedge may leave this set.
         refusal: Why nothing can be tried, None when something can.
+        is_narrowed_by_privacy: Whether tags kept deployments of the model out of it.
     """
 
     asked: str
     model: str | None
     strategy: Strategy
-    candidates: tuple[Candidate, ...] = ()
+    candidates: Sequence[Candidate] = ()
     excluded: tuple[Exclusion, ...] = ()
     reachable: frozenset[str] = frozenset()
     refusal: Refusal | None = None
-
-    @property
-    def is_narrowed_by_privacy(self) -> bool:
-        """Whether tags kept deployments of the model out of it."""
-        return _is_narrowed_by_privacy(self.excluded)
+    is_narrowed_by_privacy: bool = False
 
 
 class _Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +181,7 @@ def _sift(question: _Question, views: Sequence[DeploymentView], strategy: Strate
         excluded=tuple(excluded),
         reachable=reachable,
         refusal=refusal,
+        is_narrowed_by_privacy=_is_narrowed_by_privacy(excluded),
     )
 
 

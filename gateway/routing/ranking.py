@@ -60,18 +60,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         price: What an attempt is charged with, or why that is unknown; known also where only the
             quote is not (a price per busy time without measured speed).
         quote: Its price for this request, or why there is none.
+        exposure_pico_usd: The most that an attempt can cost, None when nothing bounds it.
         reason: Why it stands here, one phrase.
     """
 
     deployment: str
     price: PriceVersion | Unpriced
     quote: Quote | Unpriced
+    exposure_pico_usd: PicoUsd | None
     reason: str
-
-    @property
-    def exposure_pico_usd(self) -> PicoUsd | None:
-        """The most that an attempt can cost, None when nothing bounds it."""
-        return None if isinstance(self.quote, Unpriced) else self.quote.upper_bound_pico_usd
 
 
 def rank(offers: Sequence[Offer], strategy: Strategy) -> tuple[Candidate, ...]:
@@ -102,6 +99,9 @@ def rank(offers: Sequence[Offer], strategy: Strategy) -> tuple[Candidate, ...]:
                 deployment=offer.view.name,
                 price=offer.price,
                 quote=offer.quote,
+                exposure_pico_usd=None
+                if isinstance(offer.quote, Unpriced)
+                else offer.quote.upper_bound_pico_usd,
                 reason=_reason(place, offer, strategy, is_measured=place < measured),
             )
             for place, offer in enumerate(chosen)
@@ -125,12 +125,13 @@ def _score(offer: Offer, strategy: Strategy) -> int | None:
 
 def _reason(place: int, offer: Offer, strategy: Strategy, *, is_measured: bool) -> str:
     if is_measured:
-        return _label(place, strategy)
+        return label(place, strategy)
     if isinstance(offer.quote, Unpriced):
         return f"unpriced ({offer.quote.reason}), ranks last"
     return f"no latency observed, not comparable as {strategy}, ranked by price"
 
 
 @lru_cache(maxsize=1024)  # the same few for every request
-def _label(place: int, strategy: Strategy) -> str:
+def label(place: int, strategy: Strategy) -> str:
+    """Why a deployment stands at a place, counted from 0, where the strategy could compare it."""
     return strategy.value if place == 0 else f"number {place + 1} {strategy.value}"

@@ -64,7 +64,7 @@ def resolve(
         name: A logical model, an alias, or a deployment `provider/model-id`.
         scope: Limits which near names are told; None tells all.
     """
-    found = _find(snapshot, name)
+    found = find(snapshot, name)
     if found is not None:
         return found
     known = usable_names(snapshot, scope or KeyScope())
@@ -94,12 +94,13 @@ def usable_names(snapshot: FleetSnapshot, scope: KeyScope) -> tuple[str, ...]:
 def _usable(snapshot: FleetSnapshot, scope: KeyScope) -> Iterator[str]:
     for names in (snapshot.models, snapshot.aliases, snapshot.deployments):
         for name in sorted(names):
-            found = _find(snapshot, name)
+            found = find(snapshot, name)
             if found is not None and is_authorised(snapshot, found, scope):
                 yield name
 
 
-def _find(snapshot: FleetSnapshot, name: str) -> Resolved | None:
+def find(snapshot: FleetSnapshot, name: str) -> Resolved | None:
+    """What a name stands for, None when there is no such name."""
     target = snapshot.aliases.get(name, name)
     if target in snapshot.models:
         kind = NameKind.MODEL if target == name else NameKind.ALIAS

@@ -1,0 +1,145 @@
+"""What admission remembers: the plan per name, tags and rights, for as long as it holds.
+
+A route belongs to one `Admission`, and so to one configuration and one proved policy: it never
+outlives them. Within them it ends where a price or a claim begins or ends, and when the health
+board notes a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+
+from gateway.clock import to_microseconds
+from gateway.privacy.policy import Reach
+from gateway.relay.request_head import header_text
+from gateway.routing.plan import Plan
+
+KNOWN_MAX = 8192
+"""Combinations of name, team, key's models and tags that are remembered."""
+
+PLANNED_MAX = 16_384
+"""Deployments in all plans that are remembered: 3,000 models of five."""
+
+_FIRST_US = to_microseconds(datetime.min.replace(tzinfo=UTC))
+_END_US = to_microseconds(datetime.max.replace(tzinfo=UTC)) + 1
+
+RouteKey = tuple[str, str, frozenset[str] | None, frozenset[str]]
+"""The name in the request, the team, the key's models, and the tags that the client added."""
+
+PlanKey = tuple[str, frozenset[str], bool]
+"""The name in the request, its tags with those of its team, and whether the key may use it."""
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests with one name, the same tags and the same rights go.
+
+    Attributes:
+        plan: What is decided about them; None where each one has to be looked at by itself.
+        since_us: First microsecond since the epoch at which all this holds.
+        until_us: First one at which it does not hold any more.
+        health_epoch: The health board's epoch for which it holds.
+        tags: Closed tags, sorted.
+        tags_text: The same as a header's value.
+        allowed: Every deployment of the fleet that the tags may reach.
+        reasons: Why each other deployment may not be reached.
+    """
+
+    plan: Plan | None
+    since_us: int
+    until_us: int
+    health_epoch: int
+    tags: tuple[str, ...]
+    tags_text: bytes
+    allowed: frozenset[str]
+    reasons: Mapping[str, str]
+
+    def holds_at(self, wall_us: int, *, health_epoch: int) -> bool:
+        """Whether it holds at a microsecond since the epoch, in an epoch of the health board."""
+        return self.health_epoch == health_epoch and self.since_us <= wall_us < self.until_us
+
+
+def make_route(
+    plan: Plan | None,
+    reach: Reach,
+    *,
+    prices: tuple[datetime | None, datetime | None],
+    health_epoch: int,
+) -> Route:
+    """A route that holds as long as both the reach and the prices do.
+
+    Args:
+        plan: What is decided.
+        reach: Where the tags may go.
+        prices: First instant at which the prices are in force, None for always; first one after
+            it, None for open.
+        health_epoch: The health board's epoch before it was looked at.
+    """
+    since, until = prices
+    begins = [to_microseconds(one) for one in (since, reach.since) if one is not None]
+    ends = [to_microseconds(one) for one in (until, reach.until) if one is not None]
+    return Route(
+        plan=plan,
+        since_us=max(begins, default=_FIRST_US),
+        until_us=min(ends, default=_END_US),
+        health_epoch=health_epoch,
+        tags=reach.sorted_tags,
+        tags_text=header_text(",".join(reach.sorted_tags)),
+        allowed=reach.allowed,
+        reasons=reach.reasons,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Routes:
+    """Routes by what requests say, and behind them by what that comes to.
+
+    Attributes:
+        known: By the request; whoever looks one up sees to it that it still holds.
+    """
+
+    known: dict[RouteKey, Route] = field(default_factory=dict[RouteKey, Route])
+    _planned: dict[PlanKey, Route] = field(default_factory=dict[PlanKey, Route])
+    _planned_deployments: int = 0
+
+    def planned(self, key: PlanKey, wall_us: int, *, health_epoch: int) -> Route | None:
+        """The route that other teams' requests have made already, if it still holds."""
+        found = self._planned.get(key)
+        if found is None or not found.holds_at(wall_us, health_epoch=health_epoch):
+            return None
+        return found
+
+    def keep(self, key: RouteKey, plan_key: PlanKey, route: Route) -> None:
+        """Remember a route; where there are too many, all others are forgotten first."""
+        if self._planned.get(plan_key) is not route:
+            self._keep_plan(plan_key, route)
+        if len(self.known) >= KNOWN_MAX:
+            self.known.clear()
+        self.known[key] = route
+
+    def _keep_plan(self, key: PlanKey, route: Route) -> None:
+        size = _size(route)
+        if key in self._planned:
+            # It has ended, and most others with it: none of them is to stay for the sake of a key
+            # that nobody uses any more.
+            self._clear()
+        elif self._planned_deployments + size > PLANNED_MAX:
+            self._clear()
+        self._planned[key] = route
+        self._planned_deployments += size
+
+    def _clear(self) -> None:
+        self.known.clear()
+        self._planned.clear()
+        self._planned_deployments = 0
+
+
+def _size(route: Route) -> int:
+    """Deployments, and one for the route itself."""
+    if route.plan is None:
+        return 1
+    outline = route.plan.outline
+    return 1 + len(outline.candidates) + len(outline.excluded)
