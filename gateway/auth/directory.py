@@ -29,7 +29,11 @@ from gateway.auth.keys import (
 ADMIN_KEY_ID = "admin"
 NAMESPACE_BYTES = 16
 SEEN_MAX = 10_000
-"""Keys that are recognised without hashing them again; only valid ones are among them."""
+"""Headers and tokens that are recognised when they come again; only valid ones are among them."""
+
+
+_BEARER = b"bearer"
+"""Keeps what is remembered of `Authorization` headers apart from what is remembered of tokens."""
 
 
 class KeySource(StrEnum):
@@ -156,7 +160,7 @@ class KeyDirectory:
         self._admin_digest = snapshot.admin_digest
         self._namespaces: dict[tuple[str, str], bytes] = {}
         self._tag_key = secrets.token_bytes(32)
-        self._seen: dict[bytes, KeyRecord] = {}
+        self._seen: dict[bytes, tuple[Principal, int | None]] = {}
         self._by_id: dict[str, KeyRecord] = {}
         self._by_digest: dict[bytes, KeyRecord] = {}
         for record in snapshot.records:
@@ -185,6 +189,23 @@ class KeyDirectory:
             return _FAILURES[token]
         return self.identify(token, now_us=now_us)
 
+    def authenticate_bearer(self, authorization: bytes, *, now_us: int) -> Principal | AuthFailure:
+        """Find out who sends a request whose only header that can hold a key is `Authorization`.
+
+        Args:
+            authorization: That header's value.
+            now_us: Microseconds since the epoch, for keys that expire.
+        """
+        tag = hashlib.blake2b(
+            authorization, key=self._tag_key, digest_size=16, person=_BEARER
+        ).digest()
+        seen = self._seen.get(tag)
+        if seen is not None and (seen[1] is None or now_us < seen[1]):
+            return seen[0]
+        found = self.authenticate([(b"authorization", authorization)], now_us=now_us)
+        self._remember(tag, found)
+        return found
+
     def identify(self, token: bytes, *, now_us: int) -> Principal | AuthFailure:
         """Find out whose key a token is.
 
@@ -195,15 +216,18 @@ class KeyDirectory:
         # A tag of 128 bits under a key that nobody knows and that ends with this directory: as good
         # as the token itself for finding who it was the last time, and kept in its place.
         tag = hashlib.blake2b(token, key=self._tag_key, digest_size=16).digest()
-        known = self._seen.get(tag)
-        if known is not None:
-            return _standing(known, now_us)
+        seen = self._seen.get(tag)
+        if seen is not None and (seen[1] is None or now_us < seen[1]):
+            return seen[0]
         found = self._identify(token, now_us)
+        self._remember(tag, found)
+        return found
+
+    def _remember(self, tag: bytes, found: Principal | AuthFailure) -> None:
         if isinstance(found, Principal) and not found.is_admin:
             if len(self._seen) >= SEEN_MAX:
                 self._seen.clear()
-            self._seen[tag] = self._by_id[found.key_id]
-        return found
+            self._seen[tag] = (found, self._by_id[found.key_id].expires_at_us)
 
     def _identify(self, token: bytes, now_us: int) -> Principal | AuthFailure:
         key_id = parse_key_id(token)

@@ -22,6 +22,9 @@ from pricing.money import PicoUsd, parse_usd
 
 HEADER_PREFIX = "x-fareway-"
 FIELD_PREFIX = "fareway_"
+CONTROL_MARK = b"fareway"
+"""Part of every header's name that is a control, or that is refused as one that is misspelt."""
+
 STRATEGIES = frozenset({"cheapest"})
 STRATEGIES_TO_COME = frozenset({"fastest", "balanced"})
 

@@ -12,18 +12,18 @@ from gateway import errors
 from gateway.admission.admit import Admitted, refusal_error
 from gateway.auth.directory import AuthFailure, Principal
 from gateway.dialects import openai_chat
-from gateway.dialects.controls import Controls, read_controls
+from gateway.dialects.controls import CONTROL_MARK, NO_CONTROLS, Controls, read_controls
 from gateway.http.cycle import Cycle
 from gateway.http.errors import error_headers, openai_body, openai_event, row_of
 from gateway.http.guard import Ending, RequestGuard
 from gateway.http.messages import (
     BODY_STALL_S,
+    JSON_TYPE,
     ClientGone,
     Headers,
     check_declared_length,
     check_is_json,
     check_length,
-    header,
     header_lines,
     request_id_lines,
 )
@@ -78,7 +78,7 @@ class ChatCall:
         service.enter()
         status = 200
         try:
-            await self._answer()
+            await self._relay(await self._admit())
         except errors.GatewayError as error:
             row = row_of(error)
             status = row.status
@@ -105,37 +105,55 @@ class ChatCall:
             if self._trail is not None:
                 self._trail.end(status, overhead_s)
 
-    async def _answer(self) -> None:
-        service = self._service
+    async def _admit(self) -> Job:
+        """Find out who asks for what, and where it may go."""
+        service, headers = self._service, self._headers
         if service.is_draining:
             raise errors.Draining(
                 "this process is shutting down; try again", retry_after_s=RETRY_WHEN_DRAINING_S
             )
-        principal = authenticate(service, self._headers)
-        check_is_json(self._headers)
-        try:
-            body = await self._body()
-        finally:  # a body that is refused took its client's time, too
-            self._head.note_ready(service.clock.monotonic_s())
-        parsed = await _parse(body)
+        # Each header's first value, for all that is looked for below.
+        first = dict(reversed(headers))
+        has_repeats = len(first) != len(headers)
+        wall_us = service.clock.wall_us()
+        if has_repeats or b"x-api-key" in first or b"api-key" in first:
+            found = service.directory.authenticate(headers, now_us=wall_us)
+        else:
+            authorization = first.get(b"authorization", b"")
+            found = service.directory.authenticate_bearer(authorization, now_us=wall_us)
+        if isinstance(found, AuthFailure):
+            raise errors.InvalidApiKey(found.message)
+        if first.get(b"content-type") != JSON_TYPE or b"content-encoding" in first:
+            check_is_json(headers)
+        body = self._cycle.take_whole_body()
+        if body is None:
+            body = await self._gather_body()
+            wall_us = service.clock.wall_us()
+        elif len(body) > service.max_body_bytes:
+            check_length(len(body), service.max_body_bytes)
+        if len(body) <= PARSE_HERE_BYTES_MAX:
+            parsed = openai_chat.parse(body)
+        else:
+            parsed = await anyio.to_thread.run_sync(openai_chat.parse, body)
         del body
-        controls = read_controls(self._headers, parsed.metadata)
-        admitted = service.admission.admit(
-            principal, parsed, controls, wall_us=service.clock.wall_us()
-        )
+        controls = NO_CONTROLS
+        if parsed.metadata or CONTROL_MARK in b"\n".join(first):
+            controls = read_controls(headers, parsed.metadata)
+        admitted = service.admission.admit(found, parsed, controls, wall_us=wall_us)
         self._head.tags = admitted.tags_text
         if admitted.decision.refusal is not None:
             raise refusal_error(admitted.decision.refusal)
-        await self._relay(self._job(principal, parsed, controls, admitted))
+        adapted = ("idempotency-key ignored",) if b"idempotency-key" in first else ()
+        return self._job(found, parsed, controls, admitted, adapted=adapted)
 
-    async def _body(self) -> bytes:
+    async def _gather_body(self) -> bytes:
+        """A body that did not come with its head."""
         max_bytes = self._service.max_body_bytes
-        whole = self._cycle.take_whole_body()
-        if whole is None:
+        try:
             check_declared_length(self._headers, max_bytes)
             return await self._cycle.gather_body(max_bytes=max_bytes, stall_s=BODY_STALL_S)
-        check_length(len(whole), max_bytes)
-        return whole
+        finally:  # a body that is refused took its client's time, too
+            self._head.note_ready(self._service.clock.monotonic_s())
 
     async def _relay(self, job: Job) -> None:
         service, cycle, client = self._service, self._cycle, self._client
@@ -195,11 +213,10 @@ class ChatCall:
         parsed: openai_chat.ParsedChat,
         controls: Controls,
         admitted: Admitted,
+        *,
+        adapted: tuple[str, ...],
     ) -> Job:
         decision = admitted.decision
-        adapted: tuple[str, ...] = ()
-        if header(self._headers, b"idempotency-key") is not None:
-            adapted = ("idempotency-key ignored",)
         booking = Booking(
             request_id=self._request_id,
             model=decision.model or decision.asked,
@@ -243,10 +260,3 @@ def authenticate(service: Service, headers: Headers) -> Principal:
     if isinstance(found, AuthFailure):
         raise errors.InvalidApiKey(found.message)
     return found
-
-
-async def _parse(body: bytes) -> openai_chat.ParsedChat:
-    """Check a body, off the event loop where that takes milliseconds."""
-    if len(body) <= PARSE_HERE_BYTES_MAX:
-        return openai_chat.parse(body)
-    return await anyio.to_thread.run_sync(openai_chat.parse, body)

@@ -15,6 +15,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+JSON_TYPE = b"application/json"
+
 BODY_STALL_S = 30.0
 """Longest silence within a body; a client that falls silent shall not hold a request for ever."""
 
@@ -39,7 +41,7 @@ def check_is_json(headers: Headers) -> None:
     declared = header(headers, b"content-type")
     if declared is not None:
         media_type = declared.split(b";", 1)[0].strip().lower()
-        if media_type != b"application/json" and not media_type.endswith(b"+json"):
+        if media_type != JSON_TYPE and not media_type.endswith(b"+json"):
             raise UnsupportedMediaType(
                 f"content-type {media_type.decode('latin-1')[:80]!r} is not supported;"
                 " send application/json"
@@ -124,7 +126,8 @@ def request_id_headers(request_id: bytes) -> list[tuple[bytes, bytes]]:
 
 def request_id_lines(request_id: bytes) -> bytes:
     """The same as lines, for answers that go out without ASGI."""
-    return header_lines(request_id_headers(request_id))
+    shown_id = request_id.hex()
+    return f"x-fareway-request-id: {shown_id}\r\nx-request-id: {shown_id}\r\n".encode()
 
 
 def header_lines(headers: Headers) -> bytes:

@@ -164,6 +164,36 @@ def test_whoever_comes_again_is_told_the_same(data):
         assert made.identify(token, now_us=NOW_US) == fresh.identify(token, now_us=NOW_US)
 
 
+BEARERS = st.one_of(
+    st.sampled_from(
+        [
+            value
+            for headers in (*ACCEPTED.values(), *(headers for headers, _ in REFUSED.values()))
+            for _, value in headers
+        ]
+    ),
+    st.binary(max_size=30).map(lambda rest: b"Bearer " + rest),
+)
+
+
+@given(values=st.lists(BEARERS | st.binary(max_size=20), max_size=20))
+def test_the_only_header_with_a_key_means_the_same_each_time(values):
+    made = directory(*DIRECTORY.records)
+    for value in values:
+        alone = made.authenticate_bearer(value, now_us=NOW_US)
+        assert alone == authenticate((b"authorization", value))
+
+
+def test_a_header_that_was_seen_before_is_no_key_and_expires():
+    made = directory(record(LATE, expires_at_us=NOW_US))
+    _, value = bearer(LATE.text.encode())
+    for _ in range(2):
+        assert isinstance(made.authenticate_bearer(value, now_us=NOW_US - 1), Principal)
+        assert made.authenticate_bearer(value, now_us=NOW_US).reason is Refusal.EXPIRED
+        assert isinstance(made.identify(value, now_us=NOW_US - 1), AuthFailure)
+        assert isinstance(made.authenticate([(b"x-api-key", value)], now_us=0), AuthFailure)
+
+
 def test_no_more_keys_are_remembered_than_the_bound(monkeypatch):
     monkeypatch.setattr(directory_module, "SEEN_MAX", 2)
     made = directory(*DIRECTORY.records)

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.controls import NO_CONTROLS, Controls, read_controls, without_controls
+from gateway.dialects.controls import (
+    CONTROL_MARK,
+    NO_CONTROLS,
+    Controls,
+    read_controls,
+    without_controls,
+)
 from gateway.errors import InvalidRequest, UnsupportedParameter
 
 USD = 10**12
@@ -160,6 +166,20 @@ def test_a_header_that_was_meant_to_be_a_control_is_refused(name):
         read_controls([(name.encode(), b"private")], None)
     assert caught.value.param == name
     assert "'x-fareway-tags'" in caught.value.message
+
+
+@given(
+    start=st.sampled_from(["x-fareway-", "x_fareway", "x-fareway_", "fareway-", "fareway_", "x-"]),
+    rest=st.text("-_abfagrstwy", max_size=8),
+)
+def test_a_name_without_the_mark_is_no_control(start, rest):
+    """Requests whose names lack the mark are not looked at for controls."""
+    pairs = [(f"{start}{rest}".encode(), b"a")]
+    try:
+        is_control = read_controls(pairs, None) != NO_CONTROLS
+    except InvalidRequest:
+        is_control = True
+    assert CONTROL_MARK in pairs[0][0] or not is_control
 
 
 @pytest.mark.parametrize("name", MISSPELT_FIELDS)
