@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 import msgspec
@@ -23,6 +24,8 @@ from providers.errors import BadRequest, BadWire, ProviderError
 NULL = msgspec.Raw(b"null")
 EMPTY_VALUES = frozenset({b"null", b'""', b"[]", b"{}"})
 """JSON values that hold nothing."""
+
+_EMPTY_BYTES_MAX = 4
 
 
 class Message(msgspec.Struct, gc=False):
@@ -40,7 +43,9 @@ class Message(msgspec.Struct, gc=False):
 
     def has_content(self) -> bool:
         """Whether anything but a tool call is there for the reader."""
-        if self.content is not NULL and bytes(self.content) not in EMPTY_VALUES:
+        content = self.content
+        # By its length where that tells: a text may be long, and the comparison copies it.
+        if len(content) > _EMPTY_BYTES_MAX or bytes(content) not in EMPTY_VALUES:
             return True
         others = (
             self.reasoning,
@@ -76,9 +81,21 @@ class _Answer(msgspec.Struct, gc=False):
     x_groq: GroqExtra | None = None
 
 
+_FIELDS = (
+    "messages max_tokens max_completion_tokens temperature top_p top_k min_p n seed stop tools"
+    " tool_choice parallel_tool_calls response_format frequency_penalty presence_penalty logit_bias"
+    " logprobs top_logprobs user metadata modalities audio prediction reasoning_effort reasoning"
+    " service_tier store functions function_call verbosity safety_identifier prompt_cache_key"
+)
+_STARTS = {name: b',"%b":' % name.encode() for name in _FIELDS.split()}
+"""What stands before the value of a field that clients send; other names are written anew."""
+
+
+_ERROR_WORD = msgspec.Raw(b'"error"')
 _PLAIN_ENDS = frozenset({"stop", "length", None})
 _NO_FAULTS: Mapping[str, int] = MappingProxyType({})
 _ANSWER = msgspec.json.Decoder(_Answer)
+_TEXT = msgspec.json.Decoder(str)
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _CHOICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
@@ -117,7 +134,7 @@ def build_body(
     Raises:
         BadRequest: A field and the one that it is renamed to are both present and differ.
     """
-    parts: list[bytes | msgspec.Raw] = [b'{"model":', msgspec.json.encode(model_id)]
+    parts: list[bytes | msgspec.Raw] = [_model_member(model_id)]
     for name, value in request.fields.items():
         if renames and (new_name := renames.get(name)) is not None:
             twin = request.fields.get(new_name)
@@ -126,13 +143,20 @@ def build_body(
             if twin is not None:
                 continue
             name = new_name
-        parts += (b",", msgspec.json.encode(name), b":", value)
+        parts.append(_STARTS.get(name) or b",%b:" % msgspec.json.encode(name))
+        parts.append(value)
     if stream:
         parts.append(b',"stream":true')
         if asks_for_usage:
             parts.append(b',"stream_options":{"include_usage":true}')
     parts.append(b"}")
     return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _model_member(model_id: str) -> bytes:
+    """The start of a body; kept, because models are few and requests are many."""
+    return b'{"model":' + msgspec.json.encode(model_id)
 
 
 def choice_count(request: ChatRequest) -> int:
@@ -150,22 +174,25 @@ def token_limit(request: ChatRequest) -> int | None:
     return None
 
 
+def call_id_prefix(request: ChatRequest) -> str:
+    """Start of the ids that are made for tool calls without one."""
+    return f"call_{request.request_id}_"
+
+
 def decode_answer(
     body: bytes,
+    request: ChatRequest,
     *,
     deployment: str,
-    call_id_prefix: str,
     on_error: Callable[[bytes], ProviderError],
-    token_limit: int | None = None,
 ) -> DecodedAnswer:
     """Read a 2xx answer to a request that was not a stream.
 
     Args:
         body: The whole body.
+        request: What was asked.
         deployment: The name for error messages.
-        call_id_prefix: Start of ids made for tool calls that lack one.
         on_error: Maps an error object that came instead of an answer.
-        token_limit: The client's limit on generated tokens, None without one.
 
     Raises:
         BadWire: Not JSON, not an answer, or an answer without choices.
@@ -176,21 +203,31 @@ def decode_answer(
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         what = "is not a chat completion" if body.strip() else "is empty"
         raise BadWire(f"The answer of {deployment} {what}.") from fault
-    groq = answer.x_groq
-    if is_error(answer.error, answer.object) or (groq and not is_null(groq.error)):
-        raise on_error(body)
-    if not answer.choices:
+    choices, raw_usage, groq = answer.choices, answer.usage, answer.x_groq
+    if answer.error is not NULL or answer.object == _ERROR_WORD or groq is not None:
+        if is_error(answer.error, answer.object) or (groq and not is_null(groq.error)):
+            raise on_error(body)
+        if groq is not None and is_null(raw_usage):
+            raw_usage = groq.usage
+    if not choices:
         raise BadWire(f"The answer of {deployment} holds no choices.")
-    usage = _usage(answer)
-    is_cut = bool(usage and token_limit and usage.usage.output_tokens >= token_limit)
-    raw, faults = _put_right(body, answer.choices, call_id_prefix, is_cut=is_cut)
+    usage = report_from(raw_usage, is_alone=False, frame=None)
+    only = choices[0]
+    message, reason = only.message, only.finish_reason
+    if (
+        len(choices) == 1
+        and message is not None
+        and message.tool_calls is NULL
+        and reason in _PLAIN_ENDS
+    ):
+        # One plain text that ended as OpenAI's do, which nearly all answers are.
+        raw, faults, reasons, has_content = body, _NO_FAULTS, (reason or "",), message.has_content()
+    else:
+        raw, faults = _put_right(body, choices, request, usage)
+        reasons = tuple([choice.finish_reason or "" for choice in choices])
+        has_content = any(_has_content(choice.message) for choice in choices)
     return DecodedAnswer(
-        event=WholeAnswer(
-            raw=raw,
-            usage=usage,
-            finish_reasons=[choice.finish_reason or "" for choice in answer.choices],
-            has_content=any(_has_content(choice.message) for choice in answer.choices),
-        ),
+        event=WholeAnswer(raw=raw, usage=usage, finish_reasons=reasons, has_content=has_content),
         upstream_model=text_of(answer.model),
         faults=faults,
     )
@@ -229,7 +266,7 @@ def text_of(raw: msgspec.Raw) -> str | None:
     value = bytes(raw)
     if not value.startswith(b'"') or value == b'""':
         return None
-    return msgspec.json.decode(value, type=str)
+    return _TEXT.decode(value)
 
 
 def edit_choices(body: bytes, edits: Mapping[int, Mapping[str, bytes]], *, inner: str) -> bytes:
@@ -261,13 +298,6 @@ def _has_content(message: Message | None) -> bool:
     return message.has_content() or bytes(message.tool_calls) not in EMPTY_VALUES
 
 
-def _usage(answer: _Answer) -> UsageReport | None:
-    raw = answer.usage
-    if is_null(raw) and answer.x_groq is not None:
-        raw = answer.x_groq.usage
-    return report_from(raw, is_alone=False, frame=None)
-
-
 def _is_right(choice: _Choice) -> bool:
     """Whether a choice is a plain text that ended as OpenAI's do; nearly all are."""
     message = choice.message
@@ -276,11 +306,14 @@ def _is_right(choice: _Choice) -> bool:
 
 
 def _put_right(
-    body: bytes, choices: list[_Choice], prefix: str, *, is_cut: bool
+    body: bytes, choices: list[_Choice], request: ChatRequest, usage: UsageReport | None
 ) -> tuple[bytes, Mapping[str, int]]:
     """The answer with calls and finish reasons put right, and what was; `choices` follow suit."""
     if all(_is_right(choice) for choice in choices):
         return body, _NO_FAULTS
+    limit = token_limit(request)
+    is_cut = bool(usage and limit and usage.usage.output_tokens >= limit)
+    prefix = call_id_prefix(request)
     edits: dict[int, dict[str, bytes]] = {}
     faults: Counter[str] = Counter()
     for position, choice in enumerate(choices):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from typing import Annotated
 
 import msgspec
 
@@ -37,7 +38,13 @@ class _CostDetails(msgspec.Struct, gc=False):
     upstream_inference_cost: msgspec.Raw = _ABSENT
 
 
-class _UsageObject(msgspec.Struct, gc=False):
+class _Cost(msgspec.Struct, gc=False):
+    cost: msgspec.Raw = _ABSENT
+    is_byok: bool | None = None
+    cost_details: _CostDetails | None = None
+
+
+class _UsageObject(_Cost, gc=False):
     prompt_tokens: msgspec.Raw = _ABSENT
     completion_tokens: msgspec.Raw = _ABSENT
     total_tokens: msgspec.Raw = _ABSENT
@@ -46,12 +53,31 @@ class _UsageObject(msgspec.Struct, gc=False):
     cached_tokens: msgspec.Raw = _ABSENT  # Together, at the top
     prompt_cache_hit_tokens: msgspec.Raw = _ABSENT  # DeepSeek
     reasoning_tokens: msgspec.Raw = _ABSENT  # SGLang, at the top
-    cost: msgspec.Raw = _ABSENT
-    is_byok: bool | None = None
-    cost_details: _CostDetails | None = None
 
 
 _DECODER = msgspec.json.Decoder(_UsageObject)
+
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=_COUNT_MAX)]
+
+
+class _SoundPromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: _Count | None = None
+    cache_write_tokens: _Count | None = None
+
+
+class _SoundUsage(_Cost, kw_only=True, gc=False):
+    """A usage object as nearly all are, its counts decoded: whatever differs is read with care."""
+
+    prompt_tokens: _Count
+    completion_tokens: _Count
+    total_tokens: _Count | None = None
+    prompt_tokens_details: _SoundPromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
+    cached_tokens: _Count | None = None
+    prompt_cache_hit_tokens: _Count | None = None
+
+
+_SOUND_DECODER = msgspec.json.Decoder(_SoundUsage)
 
 
 @dataclass(slots=True)
@@ -91,6 +117,46 @@ def report_from(raw: msgspec.Raw, *, is_alone: bool, frame: bytes | None) -> Usa
         None when the value is null, holds no counts, or is not an object of the known shape.
     """
     text = bytes(raw)
+    if text == b"null":
+        return None
+    if b"-" in text:  # a count may be -0, which is none and would be decoded as 0
+        return read_with_care(text, is_alone=is_alone, frame=frame)
+    try:
+        found = _SOUND_DECODER.decode(text)
+    except msgspec.DecodeError:
+        return read_with_care(text, is_alone=is_alone, frame=frame)
+    prompt, completion = found.prompt_tokens, found.completion_tokens
+    total, cached, written = found.total_tokens, None, 0
+    if (details := found.prompt_tokens_details) is not None:
+        cached, written = details.cached_tokens, details.cache_write_tokens or 0
+    if cached is None and (cached := found.cached_tokens) is None:
+        cached = found.prompt_cache_hit_tokens or 0
+    if prompt < cached + written or (total is not None and total != prompt + completion):
+        return read_with_care(text, is_alone=is_alone, frame=frame)
+    cost, is_cost_sound = (None, True) if found.cost is _ABSENT else _cost(found)
+    return UsageReport(
+        usage=Usage(
+            input_tokens=prompt - cached - written,
+            cache_read_tokens=cached,
+            cache_write_tokens=written,
+            output_tokens=completion,
+        ),
+        provider_cost_usd=cost,
+        is_consistent=is_cost_sound,
+        is_alone=is_alone,
+        raw=frame,
+        reported=text,
+    )
+
+
+def read_with_care(text: bytes, *, is_alone: bool, frame: bytes | None) -> UsageReport | None:
+    """Read a usage object of any shape, each count by itself; as `report_from`, which is quicker.
+
+    Args:
+        text: The JSON value of `usage`.
+        is_alone: As in `UsageReport`.
+        frame: The report's `raw`.
+    """
     if text in (b"", b"null", b"{}"):
         return None
     try:
@@ -156,7 +222,7 @@ def _output(found: _UsageObject, counts: _Counts, prompt: int, completion: int |
     return completion
 
 
-def _cost(found: _UsageObject) -> tuple[str | None, bool]:
+def _cost(found: _Cost) -> tuple[str | None, bool]:
     """The upstream's own cost in USD with every digit kept, and whether it made sense."""
     cost, is_sound = _decimal(found.cost)
     if cost is None or not found.is_byok or found.cost_details is None:

@@ -8,7 +8,7 @@ out of it for speed, is in `docs/decisions/0001-raw-asgi-and-aiohttp.md`.
 
 from providers.transport.client import Transport
 from providers.transport.exchange import Exchange
-from providers.transport.head import HeaderLines, header_lines
+from providers.transport.head import header_lines
 from providers.transport.options import ANSWER_MAX_BYTES, ERROR_BODY_MAX_BYTES, TransportOptions
 from providers.transport.tls import client_context
 
@@ -16,7 +16,6 @@ __all__ = [
     "ANSWER_MAX_BYTES",
     "ERROR_BODY_MAX_BYTES",
     "Exchange",
-    "HeaderLines",
     "Transport",
     "TransportOptions",
     "client_context",

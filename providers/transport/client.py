@@ -23,7 +23,7 @@ from providers.errors import (
 )
 from providers.transport.exchange import Exchange, read_error
 from providers.transport.handler import Handler, Upload
-from providers.transport.head import HeaderLines, RequestHead, origin_of
+from providers.transport.head import RequestHead, origin_of
 from providers.transport.options import TransportOptions
 from providers.transport.pool import Connector, Line, Pool
 from providers.transport.watch import Expired
@@ -70,7 +70,7 @@ class Transport:
         self,
         url: URL,
         *,
-        headers: Mapping[str, str] | HeaderLines,
+        headers: Mapping[str, str] | bytes,
         body: bytes | Sequence[bytes],
         deadlines: Deadlines,
         facts: AttemptFacts,
@@ -79,8 +79,8 @@ class Transport:
 
         Args:
             url: Where to; its origin must be configured.
-            headers: Sent as they are, beside `host` and `content-length`; as lines where they are
-                the same for many requests.
+            headers: Sent as they are, beside `host` and `content-length`; as lines of
+                `header_lines` where they are the same for many requests.
             body: The JSON, in one piece or in several that are sent one after the other.
             deadlines: Connect and first-token limits apply here.
             facts: `was_sent` and `status` are set.

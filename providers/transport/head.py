@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import NewType
 
 from yarl import URL
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = frozenset({"connection", "content-length", "host", "transfer-encoding", "upgrade"})
-
-HeaderLines = NewType("HeaderLines", bytes)
-"""Headers as they go out, each with its line end; written by `header_lines`, which checks them."""
 
 
 class RequestHead:
@@ -33,11 +29,12 @@ class RequestHead:
             lines.append(f"proxy-authorization: {basic_credentials(proxy_credentials)}")
         self._start = "\r\n".join([*lines, "content-length: "]).encode()
 
-    def encode(self, headers: Mapping[str, str] | HeaderLines, size_bytes: int) -> bytes:
+    def encode(self, headers: Mapping[str, str] | bytes, size_bytes: int) -> bytes:
         """Write the head of one request.
 
         Args:
-            headers: Sent as they are; what frames the request is ours to say.
+            headers: Sent as they are; what frames the request is ours to say. Lines are what
+                `header_lines` wrote.
             size_bytes: The body's length.
 
         Raises:
@@ -47,8 +44,8 @@ class RequestHead:
         return b"%b%d\r\n%b\r\n" % (self._start, size_bytes, lines)
 
 
-def header_lines(headers: Mapping[str, str]) -> HeaderLines:
-    """Check and write headers that will be sent again and again.
+def header_lines(headers: Mapping[str, str]) -> bytes:
+    """Check and write headers, each with its line end; once for those of every request.
 
     Raises:
         ValueError: A header's name or value cannot be written, or is not for a caller to set.
@@ -63,7 +60,7 @@ def header_lines(headers: Mapping[str, str]) -> HeaderLines:
     count = len(headers)
     if text.count("\n") != count or text.count("\r") != count or "\0" in text:
         raise ValueError("a header's value must not contain a line break")
-    return HeaderLines(text.encode())
+    return text.encode()
 
 
 def origin_of(text: str) -> URL:

@@ -6,7 +6,6 @@ gives them, and in `means` what a reader of the bytes finds in them, written by 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -77,13 +76,10 @@ def one_by_one(events: Iterable[Event]) -> list[Event]:
 def plain(event: Event) -> dict[str, Any]:
     """An event as JSON, members that hold their default left out."""
     found: dict[str, Any] = {"event": type(event).__name__}
-    if isinstance(event, msgspec.Struct):
-        return found | {
-            name: value.decode() for name, value in msgspec.structs.asdict(event).items()
-        }
-    for field in dataclasses.fields(event):
+    for field in msgspec.structs.fields(event):
         value = getattr(event, field.name)
-        if value is None or value == field.default or not field.compare:
+        is_told_elsewhere = isinstance(event, UsageReport) and field.name == "reported"
+        if value is None or value == field.default or is_told_elsewhere:
             continue
         if isinstance(value, bytes):
             value = value.decode()

@@ -235,6 +235,27 @@ async def test_two_megabytes_in_one_event_pass() -> None:
     assert len(outcome.text) == 2_000_000
 
 
+async def test_each_attempt_is_sent_with_its_own_id_and_trace() -> None:
+    given = [("1" * 32, None), ("2" * 32, "00-a-b-01"), ("", None)]
+    async with running(Chat(text="a"), Chat(text="b"), Chat(text="c")) as (provider, upstream):
+        for attempt_id, trace in given:
+            facts = AttemptFacts(attempt_id=attempt_id, traceparent=trace)
+            async with provider.stream("m", chat(), deadlines=deadlines(), facts=facts) as batches:
+                assert [batch async for batch in batches]
+    sent = [request.headers for request in upstream.requests]
+    assert [(one.get("x-client-request-id", ""), one.get("traceparent")) for one in sent] == given
+    assert {one["authorization"] for one in sent} == {f"Bearer {KEY}"}
+    assert {one["accept"] for one in sent} == {"text/event-stream"}
+
+
+async def test_a_key_that_no_header_can_hold_is_not_sent() -> None:
+    async with running(Chat(text="a"), api_key="sk-one\r\nx-two: 3") as (provider, upstream):
+        for stream in (True, False):
+            with pytest.raises(ValueError, match="line break"):
+                await call(provider, chat(stream=stream))
+    assert upstream.requests == []
+
+
 async def test_a_key_may_be_absent_and_headers_added() -> None:
     async with running(Chat(text="a"), api_key=None, extra_headers={"x-team": "blue"}) as (
         provider,

@@ -318,7 +318,7 @@ async def test_a_key_that_the_upstream_echoes_is_masked() -> None:
         outcome = await call(provider)
     assert outcome.error is not None
     assert KEY not in f"{outcome.error!r} {outcome.error.message}"
-    assert KEY not in repr(provider_at("http://127.0.0.1:1")._account)
+    assert KEY not in repr(provider_at("http://127.0.0.1:1")._upstream.account)
 
 
 async def test_refusal_of_a_credential_is_told_apart() -> None:

@@ -6,8 +6,11 @@ import json
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pricing.usage import Usage
+from providers.codecs.finish_reasons import finish_word
 from providers.codecs.openai_chat import (
     build_body,
     choice_count,
@@ -113,12 +116,12 @@ def answer(message: dict | None = None, **members: object) -> bytes:
 
 
 def decode(body: bytes, limit: int | None = None):
+    limits = {} if limit is None else {"max_tokens": str(limit)}
     return decode_answer(
         body,
+        request(**limits),
         deployment="up/m1",
-        call_id_prefix="call_",
         on_error=lambda found: error_from_body(found, context=CONTEXT),
-        token_limit=limit,
     )
 
 
@@ -141,6 +144,39 @@ def test_groq_usage_is_found_in_its_own_member() -> None:
 
 def test_an_answer_without_usage_has_none() -> None:
     assert decode(answer(usage=None)).event.usage is None
+
+
+MEMBER_VALUES = st.sampled_from([None, "", [], {}, "no", "null", ["a"], {"a": 1}, 0, " "])
+MESSAGES = st.dictionaries(
+    st.sampled_from(
+        ["content", "reasoning", "reasoning_content", "reasoning_details", "refusal", "audio"]
+        + ["images", "function_call", "role", "annotations"]
+    ),
+    MEMBER_VALUES,
+)
+ENDS = st.sampled_from(["stop", "length", None, "eos", "", "content_filter"])
+NOT_CONTENT = {"role", "annotations"}
+
+
+@given(st.lists(st.tuples(st.one_of(st.none(), MESSAGES), ENDS), min_size=1, max_size=3))
+def test_one_choice_is_read_as_several_are(said: list[tuple[dict | None, str | None]]) -> None:
+    choices = [
+        {"index": index, "message": message, "finish_reason": reason}
+        for index, (message, reason) in enumerate(said)
+    ]
+    found = decode(answer(choices=choices))
+    ends = [finish_word(reason or "", has_calls=False) for _, reason in said]
+    assert list(found.event.finish_reasons) == ends
+    assert found.event.has_content == any(
+        value not in (None, "", [], {})
+        for message, _ in said
+        for name, value in (message or {}).items()
+        if name not in NOT_CONTENT
+    )
+    expected = {**json.loads(answer()), "choices": choices}
+    for choice, end in zip(choices, ends, strict=True):
+        choice["finish_reason"] = end or choice["finish_reason"]
+    assert json.loads(found.event.raw) == expected
 
 
 def test_an_answer_without_content_says_so() -> None:
@@ -185,7 +221,7 @@ def test_tool_calls_without_id_or_type_get_them() -> None:
     found = decode(answer({"role": "assistant", "content": None, "tool_calls": calls}))
     message = json.loads(found.event.raw)["choices"][0]["message"]
     assert message["tool_calls"] == [
-        {"function": {"name": "f", "arguments": "{}"}, "id": "call_0_0", "type": "function"},
+        {"function": {"name": "f", "arguments": "{}"}, "id": "call_r_0_0", "type": "function"},
         {"id": "b", "type": "function", "function": {"name": "g", "arguments": '{"p": 1}'}},
     ]
     assert found.faults == {"tool_call": 2, "finish_reason": 1}

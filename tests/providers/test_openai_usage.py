@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pricing.usage import Usage
-from providers.codecs.openai_usage import report_from
+from providers.codecs.openai_usage import read_with_care, report_from
 from providers.contract import UsageReport
 
 
@@ -145,3 +146,68 @@ def test_the_parts_of_a_prompt_always_make_it_up(
     )
     if report is not None and prompt is not None and prompt >= 0:
         assert report.usage.prompt_tokens == prompt
+
+
+NUMBERS = st.one_of(
+    st.integers(0, 40).map(str),
+    st.sampled_from(
+        ["null", "-0", "-1", "2.0", "2.5", "1e1", "-0.0", '"3"', "true", "[]", "{}"]
+        + [str(10**12 - 1), str(10**12), str(10**12) + ".0", "9" * 30]
+    ),
+)
+NAMES = st.sampled_from(
+    ["prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "reasoning_tokens"]
+    + ["prompt_cache_hit_tokens", "prompt_cache_miss_tokens", "cost"]
+)
+COST_VALUES = st.sampled_from(["0.002", "1.5e-05", "-0.1", '"0.1"', "null", "0", '"x"', "[1]"])
+
+
+def objects(names: st.SearchStrategy[str], values: st.SearchStrategy[str]) -> Any:
+    """JSON objects as text, so that a name may come twice."""
+    members = st.lists(st.tuples(names, values), max_size=4)
+    return members.map(lambda found: "{" + ",".join(f'"{n}":{v}' for n, v in found) + "}")
+
+
+DETAILS = st.one_of(
+    objects(st.sampled_from(["cached_tokens", "cache_write_tokens", "audio_tokens"]), NUMBERS),
+    objects(st.sampled_from(["reasoning_tokens", "audio_tokens"]), NUMBERS),
+    st.sampled_from(["null", "3", "[]", "{}"]),
+)
+MEMBERS = st.one_of(
+    st.tuples(NAMES, NUMBERS),
+    st.tuples(st.sampled_from(["prompt_tokens_details", "completion_tokens_details"]), DETAILS),
+    st.tuples(st.sampled_from(["is_byok"]), st.sampled_from(["true", "false", "null", "1"])),
+    st.tuples(st.just("cost"), COST_VALUES),
+    st.tuples(
+        st.just("cost_details"),
+        st.one_of(
+            st.sampled_from(["null", "2"]),
+            objects(st.just("upstream_inference_cost"), COST_VALUES),
+        ),
+    ),
+)
+COUNTED = st.tuples(st.integers(0, 40), st.integers(0, 40)).flatmap(
+    lambda two: st.sampled_from(
+        [
+            [("prompt_tokens", str(two[0])), ("completion_tokens", str(two[1]))],
+            [
+                ("prompt_tokens", str(two[0])),
+                ("completion_tokens", str(two[1])),
+                ("total_tokens", str(sum(two))),
+            ],
+        ]
+    )
+)
+USAGES = st.one_of(
+    st.tuples(COUNTED, st.lists(MEMBERS, max_size=4)).map(lambda two: two[0] + two[1]),
+    st.lists(MEMBERS, max_size=6),
+)
+
+
+@given(USAGES)
+def test_the_quick_reading_finds_what_the_careful_one_does(members: list[tuple[str, str]]) -> None:
+    text = b"{%b}" % ",".join(f'"{name}":{value}' for name, value in members).encode()
+    quick = report_from(msgspec.Raw(text), is_alone=True, frame=b"f")
+    careful = read_with_care(text, is_alone=True, frame=b"f")
+    assert quick == careful
+    assert quick is None or careful is None or quick.reported == careful.reported == text

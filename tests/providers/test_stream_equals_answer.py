@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from providers.codecs.finish_reasons import finish_word
 from providers.codecs.openai_chat import decode_answer
 from providers.codecs.openai_reads import ChatReads
 from providers.codecs.upstream_errors import error_from_body
-from providers.contract import Finished, UsageReport
+from providers.contract import ChatRequest, Finished, UsageReport
 from tests.gateway.stream_reading import assemble
 from tests.providers.golden import CONTEXT, new_stream, one_by_one
 
@@ -89,15 +90,21 @@ def whole(script: tuple) -> bytes:
     return json.dumps(body if usage is None else {**body, "usage": usage}).encode()
 
 
+def request_of(limit: int | None) -> ChatRequest:
+    fields = {} if limit is None else {"max_tokens": msgspec.Raw(b"%d" % limit)}
+    return ChatRequest(
+        fields=fields, is_stream=False, wants_usage=False, namespace=bytes(16), request_id="r"
+    )
+
+
 @given(scripts)
 def test_a_stream_assembles_to_the_whole_answer(script: tuple) -> None:
     said, _, limit = script
     answer = decode_answer(
         whole(script),
+        request_of(limit),
         deployment="up/m1",
-        call_id_prefix="call_r_",
         on_error=lambda body: error_from_body(body, context=CONTEXT),
-        token_limit=limit,
     )
     stream = new_stream(choices=len(said), token_limit=limit)
     events = one_by_one(ChatReads(stream=stream).feed(streamed(script)) + stream.close())
