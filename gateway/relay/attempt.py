@@ -18,6 +18,7 @@ from gateway.relay.frames import StreamFrames
 from gateway.relay.job import Job, RelayLimits
 from gateway.relay.journal import Journal, OpenAttempt, Outcome
 from gateway.relay.verdict import final_error
+from gateway.relay.whole_answer import WholeParts
 from gateway.routing.ranking import Candidate
 from gateway.telemetry.metrics import Metrics
 from pricing.money import format_usd
@@ -25,6 +26,9 @@ from providers.contract import AttemptFacts, Batch, Deadlines, OnDisconnect, Pro
 from providers.errors import ProviderError, UpstreamFault
 
 logger = logging.getLogger(__name__)
+
+Seen = StreamFrames | WholeParts
+"""What came of an upstream's answer."""
 
 SETTLE_GRACE_S = 60.0
 """Added to an attempt's total deadline: after it an unsettled intent counts as lost."""
@@ -62,6 +66,8 @@ class Attempt:
         client: The answer on its way.
         failures: Those of the request's attempts before it.
         deadlines: What is left of the request's time.
+        started_s: Monotonic instant at which its intent was written, None before.
+        ttft_us: From the request's acceptance to the first content that went out, None before.
     """
 
     relay: RelayParts
@@ -70,6 +76,8 @@ class Attempt:
     client: ClientStream
     failures: Sequence[Failure]
     deadlines: Deadlines
+    started_s: float | None = None
+    ttft_us: int | None = None
 
     async def run(self) -> None:
         """Dispatch, relay, settle.
@@ -78,117 +86,93 @@ class Attempt:
             ProviderError: The attempt failed; it is settled.
             LedgerUnavailable: It could not be journaled and was not dispatched.
         """
-        job, relay, candidate = self.job, self.relay, self.candidate
+        job, relay, candidate, client = self.job, self.relay, self.candidate, self.client
+        deployment, number = candidate.deployment, len(self.failures) + 1
         opened = relay.journal.open(
             job.booking,
-            attempt=self._number,
-            deployment=candidate.deployment,
+            attempt=number,
+            deployment=deployment,
             reason=candidate.reason,
             price=candidate.price,
             exposure_pico_usd=candidate.exposure_pico_usd,
             lifetime_s=self.deadlines.total_s + SETTLE_GRACE_S,
         )
-        trail = job.trail and job.trail.start_attempt(candidate.deployment, self._number)
+        self.started_s = opened.started_s
+        trail = job.trail and job.trail.start_attempt(deployment, number)
         facts = AttemptFacts(
             attempt_id=opened.event_id.hex(), traceparent=trail and trail.traceparent
         )
-        outcome = Outcome(  # as after a fault of ours; replaced by every other end
-            prompt_tokens_estimate=job.prompt_tokens_estimate,
-            http_status=500,
-            error_code="internal_error",
-        )
-        provider_name, _, model_id = candidate.deployment.partition("/")
+        provider_name, _, model_id = deployment.partition("/")
         provider = relay.providers[provider_name]
-        frames = StreamFrames(
-            make_encoder=lambda: self._encoder(facts),
-            wants_usage=job.request.wants_usage,
-            is_stream=job.request.is_stream,
-            keeps_usage=provider.sends_usage_unasked,
-        )
+        seen = self._stream_frames(provider, facts) if job.request.is_stream else WholeParts()
+        outcome: Outcome | None = None
         settlement: Settlement | None = None
         try:
             if relay.limits.is_strict:
                 await relay.journal.wait_durable(opened)
-            job.head.note_dispatch(relay.clock.monotonic_s())
-            self.client.drains = provider.on_disconnect is OnDisconnect.DRAIN
+                job.head.note_dispatch(relay.clock.monotonic_s())
+            else:
+                job.head.note_dispatch(opened.started_s)  # the journal has just asked the clock
+            client.drains = provider.on_disconnect is OnDisconnect.DRAIN
             async with provider.stream(
                 model_id, job.request, deadlines=self.deadlines, facts=facts
             ) as batches:
-                await self._relay(batches, frames, facts, outcome)
-            self._note_end(frames, outcome)
+                if isinstance(seen, WholeParts):
+                    async for batch in batches:
+                        if seen.take(batch):
+                            break
+                else:
+                    await self._relay(batches, seen, facts)
+            outcome = self._ended(seen, facts)
         except ProviderError as error:
-            self._note_failure(error, frames, outcome)
+            outcome = self._failed(error, seen, facts)
             raise
         except asyncio.CancelledError:
-            self._note_cut(outcome)
+            outcome = self._cut(seen, facts)
             raise
         except GatewayError as error:
-            outcome.http_status = relay.status_of(error)
-            outcome.error_code = type(error).__name__
+            outcome = self._outcome(
+                seen, facts, http_status=relay.status_of(error), error_code=type(error).__name__
+            )
             raise
         finally:
-            self.client.drains = False
-            # Whatever ended it, a fault of ours too: what was sent is never booked as not sent.
-            if not facts.was_sent and outcome.status is not AttemptStatus.OK:
-                outcome.status = AttemptStatus.NOT_SENT
-            elif outcome.status is AttemptStatus.UNKNOWN_BILLING and frames.has_passed:
-                outcome.status = AttemptStatus.INTERRUPTED
-            settlement = self._settle(opened, frames, facts, outcome)
+            client.drains = False
+            settlement = self._settle(opened, outcome or self._outcome(seen, facts))
             if trail is not None:
                 trail.end(settlement)
-        await self._finish(frames, facts, settlement)
+        if isinstance(seen, WholeParts):
+            await client.send_whole(200, *self._whole_answer(seen, facts, settlement))
+        else:
+            await self._finish(seen, facts, settlement)
 
-    @property
-    def _number(self) -> int:
-        return len(self.failures) + 1
+    def _stream_frames(self, provider: Provider, facts: AttemptFacts) -> StreamFrames:
+        return StreamFrames(
+            make_encoder=lambda: self._encoder(facts),
+            wants_usage=self.job.request.wants_usage,
+            keeps_usage=provider.sends_usage_unasked,
+        )
 
     async def _relay(
-        self,
-        batches: AsyncIterator[Batch],
-        frames: StreamFrames,
-        facts: AttemptFacts,
-        outcome: Outcome,
+        self, batches: AsyncIterator[Batch], frames: StreamFrames, facts: AttemptFacts
     ) -> None:
-        is_stream = self.job.request.is_stream
+        client = self.client
         async for batch in batches:
             data = frames.take(batch)
-            if data and is_stream:
-                if not self.client.has_content:
-                    await self._begin(facts, outcome)
-                await self.client.write(data)
+            if data:
+                if not client.has_content:
+                    await self._begin(facts)
+                await client.write(data)
 
-    async def _begin(self, facts: AttemptFacts, outcome: Outcome) -> None:
+    async def _begin(self, facts: AttemptFacts) -> None:
         """The first content: headers go out, and there is no way back."""
         client = self.client
         if not client.is_started:
             await client.start(self._head_lines(facts))
         client.has_content = True
-        outcome.ttft_us = self._since_accepted_us()
+        self.ttft_us = self._since_accepted_us()
 
     def _head_lines(self, facts: AttemptFacts) -> bytes:
-        return self.job.head_lines(self.candidate.deployment, self._number, facts.adapted)
-
-    def _note_end(self, frames: StreamFrames, outcome: Outcome) -> None:
-        """The upstream's answer is over.
-
-        Raises:
-            UpstreamFault: There was nothing in it.
-        """
-        if not frames.content_events and self._refuses_empty(frames):
-            raise UpstreamFault("the answer ended without any content", code="empty_answer")
-        if outcome.ttft_us is None:
-            # Nothing was streamed: the whole answer is the first content that goes out.
-            outcome.ttft_us = self._since_accepted_us()
-        outcome.status = AttemptStatus.OK
-        outcome.is_usage_final = True
-        outcome.http_status, outcome.error_code = 200, ""
-        if self.client.has_left:  # the upstream was read to its end for its counts
-            self._note_left(outcome)
-
-    def _refuses_empty(self, frames: StreamFrames) -> bool:
-        empty_before = sum(f.error.code == "empty_answer" for f in self.failures)
-        used = frames.usage.usage.output_tokens if frames.usage else 0
-        return not self.job.allows_empty and used == 0 and empty_before < EMPTY_ANSWER_RETRIES
+        return self.job.head_lines(self.candidate.deployment, len(self.failures) + 1, facts.adapted)
 
     def _since_accepted_us(self) -> int:
         return round((self.relay.clock.monotonic_s() - self.job.accepted_s) * 1_000_000)
@@ -200,43 +184,103 @@ class Attempt:
             model=facts.upstream_model or self.candidate.deployment.partition("/")[2],
         )
 
-    def _note_cut(self, outcome: Outcome) -> None:
+    def _ended(self, seen: Seen, facts: AttemptFacts) -> Outcome:
+        """The upstream's answer is over.
+
+        Raises:
+            UpstreamFault: There was nothing in it.
+        """
+        if not seen.content_events and self._refuses_empty(seen):
+            raise UpstreamFault("the answer ended without any content", code="empty_answer")
+        if self.ttft_us is None:
+            # Nothing was streamed: the whole answer is the first content that goes out.
+            self.ttft_us = self._since_accepted_us()
+        if self.client.has_left:  # the upstream was read to its end for its counts
+            return self._left(seen, facts, is_usage_final=True)
+        return self._outcome(
+            seen, facts, AttemptStatus.OK, http_status=200, error_code="", is_usage_final=True
+        )
+
+    def _refuses_empty(self, seen: Seen) -> bool:
+        empty_before = sum(f.error.code == "empty_answer" for f in self.failures)
+        used = seen.usage.usage.output_tokens if seen.usage else 0
+        return not self.job.allows_empty and used == 0 and empty_before < EMPTY_ANSWER_RETRIES
+
+    def _cut(self, seen: Seen, facts: AttemptFacts) -> Outcome:
         """Who ended the attempt: the client, or this process that had to shut down."""
         if not self.client.is_cut:
-            self._note_left(outcome)
-            return
-        outcome.http_status = 200 if self.client.is_started else 503
-        outcome.error_code = "draining"
+            return self._left(seen, facts)
+        return self._outcome(
+            seen,
+            facts,
+            http_status=200 if self.client.is_started else 503,
+            error_code="draining",
+        )
 
-    def _note_left(self, outcome: Outcome) -> None:
-        outcome.status = AttemptStatus.CLIENT_LEFT
-        outcome.http_status, outcome.error_code = 499, "client_left"
+    def _left(self, seen: Seen, facts: AttemptFacts, *, is_usage_final: bool = False) -> Outcome:
+        return self._outcome(
+            seen,
+            facts,
+            AttemptStatus.CLIENT_LEFT,
+            http_status=499,
+            error_code="client_left",
+            is_usage_final=is_usage_final,
+        )
 
-    def _note_failure(self, error: ProviderError, frames: StreamFrames, outcome: Outcome) -> None:
+    def _failed(self, error: ProviderError, seen: Seen, facts: AttemptFacts) -> Outcome:
         failure = final_error(
             [*self.failures, Failure(deployment=self.candidate.deployment, error=error)],
             is_narrowed_by_privacy=self.job.is_narrowed_by_privacy,
         )
-        outcome.http_status = 499 if self.client.has_left else self.relay.status_of(failure)
-        outcome.error_code = error.code or type(error).__name__
-        outcome.upstream_request_id = error.upstream_request_id or ""
-        if was_refused(error) and not frames.has_passed:
-            outcome.status = AttemptStatus.REJECTED
-        elif error.code == "empty_answer":
-            outcome.status = AttemptStatus.OK
-            outcome.is_usage_final = True
+        status = AttemptStatus.UNKNOWN_BILLING
+        is_empty = error.code == "empty_answer"
+        if was_refused(error) and not seen.has_passed:
+            status = AttemptStatus.REJECTED
+        elif is_empty:
+            status = AttemptStatus.OK
+        return self._outcome(
+            seen,
+            facts,
+            status,
+            http_status=499 if self.client.has_left else self.relay.status_of(failure),
+            error_code=error.code or type(error).__name__,
+            is_usage_final=status is AttemptStatus.OK,
+            upstream_request_id=error.upstream_request_id or "",
+        )
 
-    def _settle(
-        self, opened: OpenAttempt, frames: StreamFrames, facts: AttemptFacts, outcome: Outcome
-    ) -> Settlement | None:
-        if facts.closing_usage is not None:
-            outcome.usage = facts.closing_usage
-            outcome.is_usage_final = True
-        else:
-            outcome.usage = frames.usage
-        outcome.output_tokens_estimate = frames.output_tokens_estimate
-        outcome.finish_reason = next(iter(frames.reasons.values()), "")
-        outcome.upstream_request_id = facts.upstream_request_id or outcome.upstream_request_id
+    def _outcome(
+        self,
+        seen: Seen,
+        facts: AttemptFacts,
+        status: AttemptStatus = AttemptStatus.UNKNOWN_BILLING,
+        *,
+        http_status: int = 500,
+        error_code: str = "internal_error",
+        is_usage_final: bool = False,
+        upstream_request_id: str = "",
+    ) -> Outcome:
+        """What is known at the end; what is not said is as after a fault of ours."""
+        if status is not AttemptStatus.OK:
+            # Whatever ended it, a fault of ours too: what was sent is never booked as not sent.
+            if not facts.was_sent:
+                status = AttemptStatus.NOT_SENT
+            elif status is AttemptStatus.UNKNOWN_BILLING and seen.has_passed:
+                status = AttemptStatus.INTERRUPTED
+        usage = facts.closing_usage or seen.usage
+        return Outcome(
+            status=status,
+            usage=usage,
+            is_usage_final=is_usage_final or facts.closing_usage is not None,
+            output_tokens_estimate=seen.output_tokens_estimate if usage is None else 0,
+            prompt_tokens_estimate=self.job.prompt_tokens_estimate,
+            http_status=http_status,
+            error_code=error_code,
+            upstream_request_id=facts.upstream_request_id or upstream_request_id,
+            finish_reason=seen.finish_reason,
+            ttft_us=self.ttft_us,
+        )
+
+    def _settle(self, opened: OpenAttempt, outcome: Outcome) -> Settlement | None:
         try:
             settlement = self.relay.journal.settle(opened, outcome)
         except SpoolError:
@@ -251,23 +295,30 @@ class Attempt:
         )
         return settlement
 
+    def _whole_answer(
+        self, parts: WholeParts, facts: AttemptFacts, settlement: Settlement | None
+    ) -> tuple[bytes, bytes]:
+        """Head and body of an answer that is not a stream; from here on there is no way back."""
+        self.client.has_content = True
+        head, cost_usd = self._head_lines(facts), None
+        if settlement is not None and settlement.cost_pico_usd is not None:
+            cost_usd = format_usd(settlement.cost_pico_usd)
+            head += b"x-fareway-cost-usd: %b\r\n" % cost_usd.encode()
+        body = parts.body(cost_usd)
+        if body is None:
+            body = parts.encoded(self._encoder(facts), cost_usd)
+        return head + JSON_HEADER, body
+
     async def _finish(
         self, frames: StreamFrames, facts: AttemptFacts, settlement: Settlement | None
     ) -> None:
         cost = settlement.cost_pico_usd if settlement else None
         cost_usd = None if cost is None else format_usd(cost)
-        if not self.job.request.is_stream:
-            head = self._head_lines(facts)
-            if cost_usd is not None:
-                head += b"x-fareway-cost-usd: %b\r\n" % cost_usd.encode()
-            self.client.has_content = True
-            await self.client.send_whole(200, head + JSON_HEADER, frames.whole_answer(cost_usd))
-            return
         if not self.client.is_started:
             await self.client.start(self._head_lines(facts))
         final = FinalFacts(
             deployment=self.candidate.deployment,
-            attempts=self._number,
+            attempts=len(self.failures) + 1,
             request_id=self.job.booking.request_id.hex(),
         )
         self.client.finish(frames.release() + frames.last_usage(cost_usd, final), is_clean=True)

@@ -16,6 +16,7 @@ from gateway.health import HealthBoard
 from gateway.relay.attempt import Attempt, RelayParts
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.course import Course, Next, Planner
+from gateway.relay.failures import Failure
 from gateway.relay.heartbeat import Heartbeat
 from gateway.relay.job import Job
 from gateway.relay.retry_budget import RetryBudget
@@ -46,58 +47,59 @@ class Relay(RelayParts):
             GatewayError: Every attempt failed. When `client.is_started`, headers are out and the
                 caller ends the stream with an error event.
         """
-        heartbeat = None
-        if job.request.is_stream:
-            heartbeat = Heartbeat(
-                client,
-                period_s=self.limits.heartbeat_s,
-                monotonic_s=self.clock.monotonic_s,
-                headers=lambda: job.head_lines(*client.attempt, []),
-            )
+        is_stream = job.request.is_stream
+        heartbeat = self._heartbeat(job, client) if is_stream else None
+        candidate, deadlines = job.candidates[0], self.limits.deadlines
+        failures: tuple[Failure, ...] = ()
+        course: Course | None = None
+        first_s: float | None = None
+        self.budget.note_first(self.health.domain_of(candidate.deployment))
         try:
-            await self._run_attempts(job, client)
+            while True:
+                attempt = Attempt(
+                    relay=self,
+                    job=job,
+                    candidate=candidate,
+                    client=client,
+                    failures=failures,
+                    deadlines=deadlines,
+                )
+                if is_stream:
+                    client.attempt = (candidate.deployment, len(failures) + 1)
+                try:
+                    await attempt.run()
+                except ProviderError as error:
+                    _forget_frames(error)
+                    if client.has_left:
+                        return  # there is nobody to try another one for
+                    course = course or self._course(job)
+                    first_s = attempt.started_s if first_s is None else first_s
+                    assert first_s is not None, "what was journaled has begun"
+                    step = self._after(course, candidate, error, client, first_s)
+                else:
+                    self.health.note_success(candidate.deployment)
+                    return
+                if step is None:
+                    raise self._failure(job, course, candidate, first_s)
+                following = job.candidates[step.candidate]
+                self.metrics.note_retry(
+                    type(course.failures[-1].error).__name__, following is not candidate
+                )
+                await anyio.sleep(step.pause_s)
+                candidate, failures = following, tuple(course.failures)
+                left_s = self.limits.deadlines.total_s - (self.clock.monotonic_s() - first_s)
+                deadlines = replace(self.limits.deadlines, total_s=max(left_s, 0.0))
         finally:
             if heartbeat is not None:
                 heartbeat.stop()
 
-    async def _run_attempts(self, job: Job, client: ClientStream) -> None:
-        first_s = self.clock.monotonic_s()
-        candidate = job.candidates[0]
-        deadlines = self.limits.deadlines
-        course: Course | None = None
-        self.budget.note_first(self.health.domain_of(candidate.deployment))
-        while True:
-            failures = () if course is None else tuple(course.failures)
-            attempt = Attempt(
-                relay=self,
-                job=job,
-                candidate=candidate,
-                client=client,
-                failures=failures,
-                deadlines=deadlines,
-            )
-            client.attempt = (candidate.deployment, len(failures) + 1)
-            try:
-                await attempt.run()
-            except ProviderError as error:
-                _forget_frames(error)
-                if client.has_left:
-                    return  # there is nobody to try another one for
-                course = course or self._course(job)
-                step = self._after(course, candidate, error, client, first_s)
-            else:
-                self.health.note_success(candidate.deployment)
-                return
-            if step is None:
-                raise self._failure(job, course, candidate, first_s)
-            following = job.candidates[step.candidate]
-            self.metrics.note_retry(
-                type(course.failures[-1].error).__name__, following is not candidate
-            )
-            await anyio.sleep(step.pause_s)
-            candidate = following
-            left_s = self.limits.deadlines.total_s - (self.clock.monotonic_s() - first_s)
-            deadlines = replace(self.limits.deadlines, total_s=max(left_s, 0.0))
+    def _heartbeat(self, job: Job, client: ClientStream) -> Heartbeat:
+        return Heartbeat(
+            client,
+            period_s=self.limits.heartbeat_s,
+            monotonic_s=self.clock.monotonic_s,
+            headers=lambda: job.head_lines(*client.attempt, ()),
+        )
 
     def _course(self, job: Job) -> Course:
         """What follows failures; made at the first one, since most requests have none."""

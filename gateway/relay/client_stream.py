@@ -57,7 +57,8 @@ class ClientStream:
         has_left: Whether the client is gone; what is written goes nowhere.
         drains: Whether the attempt in flight is read to its end although the client has left.
         attempt: Deployment and number of the attempt in flight, for headers that go out early.
-        last_sent_s: Monotonic instant of the last bytes, for heartbeats.
+        last_sent_s: Monotonic instant of the last bytes, or since which somebody wants to know; for
+            heartbeats.
     """
 
     __slots__ = (
@@ -89,7 +90,7 @@ class ClientStream:
         self.has_left = False
         self.drains = False
         self.attempt: tuple[str, int] = ("", 0)
-        self.last_sent_s = monotonic_s()
+        self.last_sent_s = 0.0  # nobody asks before a heartbeat watches
 
     async def send_whole(self, status: int, headers: bytes, body: bytes) -> None:
         """Send a complete answer.

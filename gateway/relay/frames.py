@@ -37,9 +37,6 @@ from providers.errors import BadWire
 HELD_BYTES_MAX = 16 * 1024 * 1024
 """Most that is held before the first content: frames without any could come without end."""
 
-BYTES_PER_TOKEN = 4
-"""A token's usual length in an answer, for one that came whole and without counts."""
-
 
 class _Identity(msgspec.Struct):
     """What is the same in every chunk of an upstream's stream."""
@@ -50,30 +47,24 @@ class _Identity(msgspec.Struct):
 
 
 class StreamFrames(msgspec.Struct, kw_only=True):
-    """Collects one attempt's events.
+    """Collects the events of one attempt at a stream.
 
     Attributes:
         make_encoder: Makes the encoder for events without a frame.
         wants_usage: Whether the client asked for usage in the stream.
-        is_stream: Whether the client gets a stream.
         keeps_usage: Whether the vendor reports usage to every client, so that who did not ask for
             it sees it where the vendor puts it.
         content_events: Events with text, reasoning or tool-call parts seen so far.
         reasons: Finish reason per choice.
         usage: The last usage report.
-        whole: The answer of a non-stream request on an equal wire.
-        texts: Decoded text per choice, kept only for a non-stream answer.
     """
 
     make_encoder: Callable[[], AnswerEncoder]
     wants_usage: bool
-    is_stream: bool
     keeps_usage: bool = False
     content_events: int = 0
     reasons: dict[int, str] = {}
     usage: UsageReport | None = None
-    whole: WholeAnswer | None = None
-    texts: dict[int, list[str]] = {}
     _held: list[bytes] = []
     _held_bytes: int = 0
     _usage_frame: bytes | None = None
@@ -94,10 +85,13 @@ class StreamFrames(msgspec.Struct, kw_only=True):
         return bool(self.content_events) or self.usage is not None
 
     @property
+    def finish_reason(self) -> str:
+        """That of the choice that ended first, empty before."""
+        return next(iter(self.reasons.values()), "")
+
+    @property
     def output_tokens_estimate(self) -> int:
-        """Generated tokens that passed: one per event, or by the length of a whole answer."""
-        if self.whole is not None and self.whole.has_content:
-            return max(1, len(self.whole.raw) // BYTES_PER_TOKEN)
+        """Generated tokens that passed, for want of counts: one per event."""
         return self.content_events
 
     def take(self, batch: Batch) -> bytes:
@@ -154,19 +148,14 @@ class StreamFrames(msgspec.Struct, kw_only=True):
                 self._take_finish(event)
             case UsageReport():
                 self._take_usage(event)
-            case WholeAnswer():
-                self.whole = event
-                self.usage = event.usage
-                self.reasons = dict(enumerate(event.finish_reasons))
-                self.content_events += event.has_content
             case OpaqueDelta() | OpaqueRun():
                 raise AssertionError("taken before, being most of a stream")
+            case WholeAnswer():
+                raise AssertionError("no provider answers a stream with one piece")
 
     def _take_text(self, event: TextDelta) -> None:
         self.content_events += 1
-        if not self.is_stream:
-            self.texts.setdefault(event.index, []).append(event.text)
-        elif event.raw is not None:
+        if event.raw is not None:
             self._hold_content(event.raw)
         else:
             self._held.append(frame(self.encoder.text_chunk(event.text, event.index)))
@@ -175,7 +164,7 @@ class StreamFrames(msgspec.Struct, kw_only=True):
         self.reasons[event.index] = event.reason
         if event.raw is not None:
             self._hold_content(event.raw)
-        elif self.is_stream and self._frame is None:
+        elif self._frame is None:
             # A provider either frames everything or nothing; an event without a frame behind one
             # with a frame is the second meaning of that frame.
             self._held.append(frame(self.encoder.finish_chunk(event.reason, event.index)))
@@ -218,15 +207,3 @@ class StreamFrames(msgspec.Struct, kw_only=True):
             created=known.created or own.created,
             model=known.model or own.model,
         )
-
-    def whole_answer(self, cost_usd: str | None) -> bytes:
-        """The body of a non-stream answer."""
-        if self.whole is not None:
-            if self.whole.usage is None:
-                return self.whole.raw
-            return with_cost(self.whole.raw, cost_usd, None)
-        assert self.usage is not None, "an engine of ours always reports usage"
-        indexes = sorted(self.reasons)
-        texts = ["".join(self.texts.get(index, [])) for index in indexes]
-        reasons = [self.reasons[index] for index in indexes]
-        return self.encoder.answer(texts, reasons, self.usage.usage, cost_usd)

@@ -39,6 +39,7 @@ class Heartbeat:
         self._headers = headers
         self._loop = asyncio.get_running_loop()
         self._handle = self._loop.call_later(period_s, self._look)
+        client.last_sent_s = monotonic_s()
 
     def stop(self) -> None:
         """Say nothing more."""

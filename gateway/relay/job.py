@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.relay.journal import Booking
-from gateway.relay.request_head import RequestHead, header_text
+from gateway.relay.request_head import RequestHead, attempt_lines, header_text
 from gateway.routing.ranking import Candidate
 from gateway.telemetry.trail import RequestTrail
 from providers.contract import ChatRequest, Deadlines
@@ -40,25 +40,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     adapted: Sequence[str] = ()
     trail: RequestTrail | None = None
 
+    is_narrowed_by_privacy: bool = False
+
     def head_lines(self, deployment: str, attempts: int, adapted: Sequence[str]) -> bytes:
-        """Response header lines that name an attempt.
+        """Response header lines: the request's, and those that name an attempt.
 
         Args:
             deployment: Its deployment.
             attempts: Its number.
             adapted: Changes to the request that were made for it.
         """
-        lines = b"%bx-fareway-deployment: %b\r\nx-fareway-attempts: %d\r\n" % (
-            self.head.lines(),
-            header_text(deployment),
-            attempts,
-        )
+        lines = self.head.lines(attempt_lines(deployment, attempts))
         if self.adapted or adapted:
             changes = header_text(", ".join([*self.adapted, *adapted]))
             lines += b"x-fareway-adapted: %b\r\n" % changes
         return lines
-
-    is_narrowed_by_privacy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

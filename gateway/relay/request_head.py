@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,13 +34,27 @@ class RequestHead:
         if self.overhead_s is None:
             self.overhead_s = now_s - self.ready_s
 
-    def lines(self) -> bytes:
-        """The header lines, each with its line end."""
-        return b"%bx-fareway-tags: %b\r\nx-fareway-overhead-ms: %.2f\r\n" % (
+    def lines(self, more: bytes = b"") -> bytes:
+        """The header lines, each with its line end.
+
+        Args:
+            more: Lines that follow.
+        """
+        return b"%bx-fareway-tags: %b\r\nx-fareway-overhead-ms: %.2f\r\n%b" % (
             self.id_lines,
             self.tags,
             (self.overhead_s or 0.0) * 1000,
+            more,
         )
+
+
+@lru_cache(maxsize=1024)  # the same few for every request
+def attempt_lines(deployment: str, attempts: int) -> bytes:
+    """Header lines that name an attempt: its deployment and its number."""
+    return b"x-fareway-deployment: %b\r\nx-fareway-attempts: %d\r\n" % (
+        header_text(deployment),
+        attempts,
+    )
 
 
 def header_text(text: str) -> bytes:

@@ -8,9 +8,10 @@ and a few additions; everything that takes time happens when somebody asks.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from gateway.ledger.records import Settlement
+from gateway.ledger.records import AttemptStatus, Settlement
 from gateway.telemetry.exposition import render
 from gateway.telemetry.families import (
     DECODE_BUCKETS_TPS,
@@ -50,13 +51,16 @@ class _AttemptRecord:
     """What is counted per team and deployment; the three histograms are the deployment's."""
 
     __slots__ = (
-        "decode_tps", "durations", "spend_pico_usd", "statuses", "ttft", "units", "unpriced",
+        "decode_tps", "durations", "priced", "spend_pico_usd", "statuses", "ttft", "units",
+        "unpriced",
     )  # fmt: skip
 
     def __init__(self, ttft: list[float], durations: list[float], decode_tps: list[float]) -> None:
-        self.statuses: dict[str, int] = {}
-        self.units: dict[str, int] = {}
-        self.spend_pico_usd: int | None = None  # None until something was priced
+        # Every key is there from the start, so that to count is one step.
+        self.statuses = dict.fromkeys((status.value for status in AttemptStatus), 0)
+        self.units = dict.fromkeys((meter.value for meter in Meter), 0)
+        self.spend_pico_usd = 0
+        self.priced = 0
         self.unpriced = 0
         self.ttft = ttft
         self.durations = durations
@@ -100,9 +104,13 @@ class Metrics:
         durations = self._requests.get((route, status))
         if durations is None:
             durations = self._new_request(route, status)
-        observe(durations, DURATION_BUCKETS_S, duration_s)
+        # `observe`, twice: every request comes by here, and a call costs more than the counting.
+        durations[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+        durations[-1] += duration_s
         if overhead_s is not None:
-            observe(self._overhead, OVERHEAD_BUCKETS_S, overhead_s)
+            overhead = self._overhead
+            overhead[bisect_left(OVERHEAD_BUCKETS_S, overhead_s)] += 1
+            overhead[-1] += overhead_s
 
     def note_attempt(
         self, deployment: str, team: str, settlement: Settlement, decode_s: float | None
@@ -119,18 +127,20 @@ class Metrics:
         record = self._attempts.get((team, deployment))
         if record is None:
             record = self._new_attempt(team, deployment)
-        statuses = record.statuses
-        statuses[settlement.status] = statuses.get(settlement.status, 0) + 1
-        units = record.units
-        usage = settlement.usage
-        for meter, count in usage.items():
-            units[meter] = units.get(meter, 0) + count
-        if settlement.cost_pico_usd is None:
+        record.statuses[settlement.status] += 1
+        units, usage = record.units, settlement.usage
+        for meter in usage:
+            units[meter] += usage[meter]
+        cost_pico_usd = settlement.cost_pico_usd
+        if cost_pico_usd is None:
             record.unpriced += 1
         else:
-            record.spend_pico_usd = (record.spend_pico_usd or 0) + settlement.cost_pico_usd
+            record.priced += 1
+            record.spend_pico_usd += cost_pico_usd
         duration_s = settlement.duration_us / 1_000_000
-        observe(record.durations, DURATION_BUCKETS_S, duration_s)
+        durations = record.durations  # `observe`, as above
+        durations[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+        durations[-1] += duration_s
         if decode_s is not None and settlement.ttft_us is not None:
             observe(record.ttft, TTFT_BUCKETS_S, settlement.ttft_us / 1_000_000)
             _note_speed(record.decode_tps, usage, decode_s)
@@ -251,13 +261,13 @@ def _note_speed(decode_tps: list[float], usage: Mapping[str, int], decode_s: flo
 
 def _attempt_series(team: str, deployment: str, record: _AttemptRecord) -> Iterator[Series]:
     labels = (team, deployment)
-    for status, count in list(record.statuses.items()):
-        yield Series("fareway_attempts_total", (*labels, status), [count])
-    for meter, units in list(record.units.items()):
-        token_labels = _TOKEN_METERS.get(meter)
-        if token_labels is not None:
+    for status, count in record.statuses.items():
+        if count:
+            yield Series("fareway_attempts_total", (*labels, status), [count])
+    for meter, token_labels in _TOKEN_METERS.items():
+        if units := record.units[meter]:
             yield Series("fareway_tokens_total", (*labels, *token_labels), [units])
-    if record.spend_pico_usd is not None:
+    if record.priced:
         # A metric is a float by its format; sums that finance sees come from the ledger.
         usd = record.spend_pico_usd / PICO_PER_USD
         yield Series("fareway_spend_usd_total", labels, [usd])

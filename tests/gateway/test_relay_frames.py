@@ -19,7 +19,6 @@ from providers.contract import (
     TextDelta,
     ToolCallDelta,
     UsageReport,
-    WholeAnswer,
 )
 from tests.gateway.stream_reading import assemble, parse_sse
 
@@ -27,12 +26,11 @@ FINAL = FinalFacts(deployment="up/m", attempts=2, request_id="0af1")
 USAGE = Usage(input_tokens=7, cache_read_tokens=3, output_tokens=5)
 
 
-def frames(*, stream: bool = True, usage: bool = False, keeps: bool = False) -> StreamFrames:
+def frames(*, usage: bool = False, keeps: bool = False) -> StreamFrames:
     return StreamFrames(
         keeps_usage=keeps,
         make_encoder=lambda: AnswerEncoder(answer_id="chatcmpl-own", created=17, model="m"),
         wants_usage=usage,
-        is_stream=stream,
     )
 
 
@@ -68,6 +66,7 @@ def test_a_finish_alone_does_not_release_what_is_held():
     assert made.take([ROLE, STOP, ALONE]) == b""
     assert made.content_events == 0
     assert made.reasons == {0: "stop"}
+    assert made.finish_reason == "stop"
     assert made.release().count(b"data: ") == 2
 
 
@@ -213,45 +212,9 @@ def test_events_without_frames_become_chunks():
     assert found.usages[0]["prompt_tokens_details"] == {"cached_tokens": 3}
 
 
-def test_the_same_events_make_the_same_answer_in_one_piece():
-    made = frames(stream=False)
-    assert made.take([TextDelta(text="Héllo "), TextDelta(text="b", index=1)]) == b""
-    made.take([TextDelta(text="you"), Finished(reason="length", index=1), Finished(reason="stop")])
-    made.take([UsageReport(usage=USAGE)])
-    answer = json.loads(made.whole_answer("0.000001"))
-    shown = [(c["index"], c["message"]["content"], c["finish_reason"]) for c in answer["choices"]]
-    assert shown == [(0, "Héllo you", "stop"), (1, "b", "length")]
-    assert answer["usage"]["cost_usd"] == "0.000001"
-    assert answer["object"] == "chat.completion"
-
-
-def whole(raw: bytes, *, usage: UsageReport | None, content: bool = True) -> WholeAnswer:
-    return WholeAnswer(raw=raw, usage=usage, finish_reasons=["stop", "length"], has_content=content)
-
-
-def test_a_whole_answer_keeps_every_byte_but_the_cost():
-    raw = b'{"id":"x","choices":[{"odd": 1.00}],"usage":{"prompt_tokens":10}}'
-    made = frames(stream=False)
-    made.take([whole(raw, usage=UsageReport(usage=USAGE))])
-    answer = made.whole_answer("0.25")
-    assert answer == raw.replace(b"10}}", b'10,"cost_usd":"0.25"}}')
-    assert made.reasons == {0: "stop", 1: "length"}
-    assert made.content_events == 1
-
-
-def test_a_whole_answer_without_usage_passes_as_it_is():
-    made = frames(stream=False)
-    made.take([whole(b'{ "id": 1 }', usage=None, content=False)])
-    assert made.whole_answer("0.25") == b'{ "id": 1 }'
-    assert made.content_events == 0
-
-
 ESTIMATES = {
     "one token per event of a stream": ([HELLO, HELLO, STOP], 2),
     "nothing where nothing passed": ([ROLE, STOP], 0),
-    "a whole answer by its length": ([whole(b" " * 400, usage=None)], 100),
-    "a short whole answer is at least a token": ([whole(b"{}", usage=None)], 1),
-    "an empty whole answer is none": ([whole(b" " * 400, usage=None, content=False)], 0),
 }
 
 
