@@ -8,8 +8,8 @@ it is routing's question, and it is never dropped.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Annotated, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -37,7 +37,7 @@ _USUAL_ROLES = tuple(Raw(f'"{role}"'.encode()) for role in ("user", "assistant",
 _QUOTATION_MARK = ord('"')
 _TEXT_PARTS = frozenset({"text", "refusal"})
 _Object = dict[str, Raw]
-_Members = dict[str, object]
+_Sent = Mapping[str, object]
 """An object whose members are raw spans, or what a span was found to hold."""
 
 
@@ -173,8 +173,8 @@ def parse(body: bytes) -> ParsedChat:
     if messages is None:
         raise InvalidRequest("messages is required", param="messages")
     given_bytes = len(memoryview(fields["messages"]))
-    has_media = _check_messages(messages)
-    fields["messages"] = Raw(msgspec.json.encode(messages))
+    sent, has_media = _check_messages(messages)
+    fields["messages"] = Raw(msgspec.json.encode(sent))
     del fields["model"]
     fields.pop("stream", None)
     fields.pop("stream_options", None)
@@ -213,7 +213,7 @@ def parse(body: bytes) -> ParsedChat:
     )
 
 
-def _decode(body: bytes) -> tuple[_Object, _Head, list[_Members] | None]:
+def _decode(body: bytes) -> tuple[_Object, _Head, list[_Object] | None]:
     """The members, what is read of them, and the messages; None for these where there are none."""
     if not body.isascii():
         try:
@@ -240,10 +240,10 @@ def _decode(body: bytes) -> tuple[_Object, _Head, list[_Members] | None]:
     except RecursionError as error:
         raise InvalidRequest("the body is nested too deeply") from error
     messages = whole.messages
-    return members, whole, None if messages is UNSET else cast("list[_Members]", messages)
+    return members, whole, None if messages is UNSET else messages
 
 
-def _decode_apart(body: bytes, members: _Object) -> tuple[_Object, _Head, list[_Members] | None]:
+def _decode_apart(body: bytes, members: _Object) -> tuple[_Object, _Head, list[_Object] | None]:
     """The same for a body in which some value is wrong: which member to name first, if any.
 
     Of a repeated key that value may be one that does not count.
@@ -295,64 +295,71 @@ def _invalid(error: msgspec.ValidationError, *, prefix: str = "") -> InvalidRequ
     return InvalidRequest(f"{where}{message[:1].lower()}{message[1:]}", param=param)
 
 
-def _check_messages(messages: list[_Members]) -> bool:
-    """Check each message; whether a part of one is something other than text."""
+def _check_messages(messages: list[_Object]) -> tuple[Sequence[_Sent], bool]:
+    """The messages as they are sent, and whether a part is something other than text."""
     if not messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
+    # Nearly every message has a usual role and text, and is sent as it is.
+    unusual = [
+        index
+        for index, message in enumerate(messages)
+        if memoryview(message.get("content", _ABSENT))[0] != _QUOTATION_MARK
+        or message.get("role") not in _USUAL_ROLES
+    ]
+    if not unusual:
+        return messages, False
+    sent: list[_Sent] = [*messages]
     has_media = False
-    for index, message in enumerate(messages):
-        content = cast("Raw", message.get("content", _ABSENT))
-        is_text = memoryview(content)[0] == _QUOTATION_MARK
-        if not is_text or message.get("role") not in _USUAL_ROLES:
-            has_media |= _check_message(message, f"messages[{index}]")
-    return has_media
+    for index in unusual:
+        sent[index], is_media = _check_message(messages[index], f"messages[{index}]")
+        has_media |= is_media
+    return sent, has_media
 
 
-def _check_message(message: _Members, where: str) -> bool:
+def _check_message(message: _Object, where: str) -> tuple[_Sent, bool]:
     role = _text(message, "role", where)
     if role not in _ROLES:
         raise InvalidRequest(
             f"{where}.role: no role {role[:40]!r}; use one of {', '.join(sorted(_ROLES))}",
             param=f"{where}.role",
         )
-    content = cast("Raw", message.get("content", _ABSENT))
+    content = message.get("content", _ABSENT)
     first = bytes(memoryview(content)[:1])
     if first == b'"':
-        return False
+        return message, False
     if first == b"[":
         parts, has_media = _check_parts(content, f"{where}.content")
-        message["content"] = parts
-        return has_media
+        # Not written out here: the whole list of messages is, once.
+        return {**message, "content": parts}, has_media
     if bytes(content) == _NULL and role not in _ROLES_WITH_CONTENT:
-        return False
+        return message, False
     raise InvalidRequest(
         f"{where}.content must be a string or a list of parts", param=f"{where}.content"
     )
 
 
-def _check_parts(raw: Raw, where: str) -> tuple[list[_Members], bool]:
+def _check_parts(raw: Raw, where: str) -> tuple[list[_Object], bool]:
     parts = _decode_objects(raw, where)
     if not parts:
         raise InvalidRequest(f"{where} must hold at least one part", param=where)
     types = {_text(part, "type", f"{where}[{index}]") for index, part in enumerate(parts)}
-    # Not written out here: the whole list of messages is, once.
     return parts, not types <= _TEXT_PARTS
 
 
-def _decode_objects(raw: Raw, where: str) -> list[_Members]:
+def _decode_objects(raw: Raw, where: str) -> list[_Object]:
     try:
-        return cast("list[_Members]", _OBJECTS.decode(raw))
+        return _OBJECTS.decode(raw)
     except msgspec.ValidationError as error:
         raise _invalid(error, prefix=where) from error
 
 
-def _text(members: _Members, name: str, where: str) -> str:
+def _text(members: _Object, name: str, where: str) -> str:
     raw = members.get(name)
     if raw is None:
         param = f"{where}.{name}"
         raise InvalidRequest(f"{param} is required", param=param)
     try:
-        return _TEXT.decode(cast("Raw", raw))
+        return _TEXT.decode(raw)
     except msgspec.ValidationError as error:
         raise _invalid(error, prefix=f"{where}.{name}") from error
 
