@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_HALVES = struct.Struct(">QQ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,8 @@ def to_microseconds(at: datetime) -> int:
 
 def system_clock() -> Clock:
     """The machine's own clocks."""
-    return Clock(wall_us=lambda: time.time_ns() // 1000, monotonic_s=time.monotonic)
+    time_ns = time.time_ns
+    return Clock(wall_us=lambda: time_ns() // 1000, monotonic_s=time.monotonic)
 
 
 def uuid7_maker(clock: Clock, rng: random.Random) -> Callable[[], bytes]:
@@ -45,11 +48,10 @@ def uuid7_maker(clock: Clock, rng: random.Random) -> Callable[[], bytes]:
 
     Source: RFC 9562, section 5.7.
     """
+    wall_us, random_bits, pack = clock.wall_us, rng.getrandbits, _HALVES.pack
 
     def new_id() -> bytes:
-        stamp_ms = clock.wall_us() // 1000 & (1 << 48) - 1
-        high = stamp_ms << 16 | 0x7000 | rng.getrandbits(12)
-        low = 0b10 << 62 | rng.getrandbits(62)
-        return (high << 64 | low).to_bytes(16, "big")
+        stamp_ms = wall_us() // 1000 & (1 << 48) - 1
+        return pack(stamp_ms << 16 | 0x7000 | random_bits(12), 0b10 << 62 | random_bits(62))
 
     return new_id
