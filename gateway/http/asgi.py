@@ -1,4 +1,7 @@
-"""The worker's ASGI application: hot routes here, everything else in FastAPI, loaded on first use.
+"""The worker's application: hot routes here, pages in FastAPI, which is loaded on first use.
+
+A chat request to the usual paths comes straight from the connection; everything else comes through
+ASGI, finds the same connection in its scope, and is answered by it unless FastAPI answers.
 
 Vendors' own path prefixes (`/openai/v1`, `/inference/v1`, `/v1`) reach the same routes, so that a
 vendor's unmodified SDK works after swapping the host.
@@ -16,7 +19,7 @@ import msgspec
 
 from gateway import errors
 from gateway.http.chat import ROUTE, ChatCall, authenticate
-from gateway.http.cycle import Cycle
+from gateway.http.cycle import CYCLE, Cycle, HotApplication
 from gateway.http.errors import error_headers, openai_body, row_of
 from gateway.http.messages import (
     AsgiApplication,
@@ -24,11 +27,10 @@ from gateway.http.messages import (
     Receive,
     Scope,
     Send,
-    request_id_headers,
+    header_lines,
     request_id_lines,
 )
 from gateway.http.models import model_entry, model_list
-from gateway.http.protocol import CYCLE
 from gateway.http.service import Service
 from gateway.telemetry.exposition import PROMETHEUS_CONTENT_TYPE
 from gateway.telemetry.scrape import ScrapeFailed
@@ -39,7 +41,9 @@ VENDOR_PREFIXES: Final = ("/openai/v1/", "/inference/v1/")
 MODELS_PREFIX: Final = "/v1/models/"
 _SLOW_PREFIXES: Final = ("/ui", "/admin/v1/", "/openapi.json")
 
-Handler = Callable[[Scope, Receive, Send], Awaitable[None]]
+CHAT_PATH: Final = "/v1/chat/completions"
+
+Handler = Callable[[Cycle], Awaitable[None]]
 
 
 class _Health(msgspec.Struct):
@@ -48,7 +52,7 @@ class _Health(msgspec.Struct):
     engines: Mapping[str, str]
 
 
-class Application:
+class Application(HotApplication):
     """Answers a worker's requests.
 
     Args:
@@ -62,12 +66,14 @@ class Application:
         self._pages: AsgiApplication | None = None
         self._pages_lock = anyio.Lock()
         self._routes: Mapping[str, Mapping[str, Handler]] = {
-            "/v1/chat/completions": {"POST": self._chat},
+            CHAT_PATH: {"POST": self._chat},
             "/v1/models": {"GET": self._models},
             "/healthz": {"GET": self._healthz},
             "/readyz": {"GET": self._readyz},
             "/metrics": {"GET": self._metrics},
         }
+        tail = CHAT_PATH.removeprefix("/v1/")
+        self.hot = {f"{prefix}{tail}".encode(): self._chat for prefix in ("/v1/", *VENDOR_PREFIXES)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification, version 3."""
@@ -77,15 +83,15 @@ class Application:
         if path.startswith(_SLOW_PREFIXES):
             await self._slow(scope, receive, send)
             return
-        method = cast("str", scope["method"])
+        method, cycle = cast("str", scope["method"]), cast("Cycle", scope[CYCLE])
         try:
-            await self._handler(path, method)(scope, receive, send)
+            await self._handler(path, method)(cycle)
         except errors.GatewayError as error:
-            await self._send_error(send, error)
+            self._send_error(cycle, error)
         except Exception:  # the request boundary
             logger.exception("%s %r failed", method, path[:200])
             fault = errors.InternalFault("an internal error; the operator's log says more")
-            await self._send_error(send, fault)
+            self._send_error(cycle, fault)
 
     def _handler(self, path: str, method: str) -> Handler:
         if path.startswith(MODELS_PREFIX) and len(path) > len(MODELS_PREFIX):
@@ -114,32 +120,32 @@ class Application:
                     self._pages = await anyio.to_thread.run_sync(self._make_pages, self.service)
         await self._pages(scope, receive, send)
 
-    async def _chat(self, scope: Scope, _receive: Receive, _send: Send) -> None:
-        service, cycle = self.service, cast("Cycle", scope[CYCLE])
-        if service.overload.refuses():
+    async def _chat(self, cycle: Cycle) -> None:
+        service = self.service
+        if service.overload.share and service.overload.refuses():
             head = request_id_lines(service.new_id()) + service.overload.head
             cycle.send_whole(503, head, service.overload.body)
             service.metrics.note_request(ROUTE, 503, 0.0, None)
             return
-        await ChatCall(service=service, headers=_headers(scope), cycle=cycle).run()
+        await ChatCall(service=service, headers=cycle.headers, cycle=cycle).run()
 
-    async def _models(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        principal = authenticate(self.service, _headers(scope))
-        await self._send(send, 200, model_list(self.service, principal))
+    async def _models(self, cycle: Cycle) -> None:
+        principal = authenticate(self.service, cycle.headers)
+        self._send(cycle, 200, model_list(self.service, principal))
 
     def _model(self, path: str) -> Handler:
         name = path.removeprefix(MODELS_PREFIX)
 
-        async def answer(scope: Scope, _receive: Receive, send: Send) -> None:
-            principal = authenticate(self.service, _headers(scope))
-            await self._send(send, 200, model_entry(self.service, principal, name))
+        async def answer(cycle: Cycle) -> None:
+            principal = authenticate(self.service, cycle.headers)
+            self._send(cycle, 200, model_entry(self.service, principal, name))
 
         return answer
 
-    async def _healthz(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await self._send(send, 200, b'{"status":"ok"}')
+    async def _healthz(self, cycle: Cycle) -> None:
+        self._send(cycle, 200, b'{"status":"ok"}')
 
-    async def _readyz(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def _readyz(self, cycle: Cycle) -> None:
         service = self.service
         reasons = [reason for reason in (service.spool_fault(),) if reason]
         if service.is_draining:
@@ -151,41 +157,33 @@ class Application:
                 engines=service.engine_states(),
             )
         )
-        await self._send(send, 503 if reasons else 200, body)
+        self._send(cycle, 503 if reasons else 200, body)
 
-    async def _metrics(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def _metrics(self, cycle: Cycle) -> None:
         status = 200
         try:
             text = await self.service.scraper.text()
         except ScrapeFailed as error:
             logger.warning("%s", error)
             status, text = 503, f"{error}\n".encode()
-        await self._send(send, status, text, content_type=PROMETHEUS_CONTENT_TYPE)
+        self._send(cycle, status, text, content_type=PROMETHEUS_CONTENT_TYPE)
 
-    async def _send_error(self, send: Send, error: errors.GatewayError) -> None:
-        await self._send(send, row_of(error).status, openai_body(error), extra=error_headers(error))
+    def _send_error(self, cycle: Cycle, error: errors.GatewayError) -> None:
+        if not cycle.response_started:
+            extra = error_headers(error)
+            self._send(cycle, row_of(error).status, openai_body(error), extra=extra)
 
-    async def _send(
+    def _send(
         self,
-        send: Send,
+        cycle: Cycle,
         status: int,
         body: bytes,
         *,
         content_type: bytes = b"application/json",
         extra: Headers = (),
     ) -> None:
-        headers = [
-            *request_id_headers(self.service.new_id()),
-            *extra,
-            (b"content-type", content_type),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-
-def _headers(scope: Scope) -> Headers:
-    return cast("Headers", scope["headers"])
+        headers = header_lines([*extra, (b"content-type", content_type)])
+        cycle.send_whole(status, request_id_lines(self.service.new_id()) + headers, body)
 
 
 def canonical_path(path: str) -> str:

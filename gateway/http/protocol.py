@@ -13,122 +13,138 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import urllib.parse
-from collections.abc import Callable
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.server import ServerState
 
-from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest
-from gateway.http.cycle import Cycle
-from gateway.http.errors import openai_body, row_of
-from gateway.http.messages import request_id_lines
+from gateway.errors import GatewayError, InvalidRequest
+from gateway.http.bounds import (
+    HEAD_BYTES_MAX,
+    HEAD_S_MAX,
+    LINGER_BYTES_MAX,
+    LOOK_EVERY_S,
+    PARTS_MAX,
+    PIPELINED_MAX,
+    READ_ON_MAX,
+    REST_S_MAX,
+    UNREAD_S_MAX,
+    Closing,
+    Refused,
+    head_too_large,
+    refusal,
+)
+from gateway.http.cycle import Cycle, HotApplication, Route
+from gateway.http.deadline import Deadline
+from gateway.http.messages import header_lines
+from gateway.http.turns import Turns
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
-
-HEAD_BYTES_MAX: Final = 64 * 1024
-"""Longest request line with headers."""
-
-HEAD_S_MAX: Final = 30.0
-"""Longest time from a connection, or from a request's first byte, to the end of its headers."""
-
-PIPELINED_MAX: Final = 64
-"""Most requests of a connection that wait behind the one being answered."""
-
-READ_ON_MAX: Final = 8
-"""While fewer requests wait, reading goes on: a client that leaves is noticed only by reading."""
-
-REST_S_MAX: Final = 10.0
-"""Longest time that a client may go on sending a body after its answer. Not zero: closing on a
-client that still sends can take away the answer that it has not read yet."""
-
-
-UNREAD_S_MAX: Final = 1000.0
-"""Longest time that a client may leave an answer unread. Above the relay's patience with a stream
-at the default deadlines; closing alone would wait for the client to read, and keep the socket."""
-
-PARTS_MAX: Final = 1000
-"""Parts of bodies in one read behind which others get their turn. A part of two bytes costs as much
-as one of two thousand, and uvloop would go on reading from this connection 32 times."""
-
-CYCLE: Final = "fareway.cycle"
-"""Key of an ASGI scope under which hot routes find the connection's `Cycle`."""
 
 _UPGRADE_HEADERS: Final = frozenset({b"connection", b"upgrade", b"http2-settings"})
 
 logger = logging.getLogger(__name__)
 
 
-class _Refused(Exception):
-    """Ends the parsing of a read: what came is HTTP, and this error of ours is the answer."""
+class BoundedProtocol(asyncio.Protocol):
+    """One connection, in the place of uvicorn's own protocol.
 
-    def __init__(self, error: GatewayError) -> None:
-        super().__init__(str(error))
-        self.error = error
+    Heads are bounded in size and time, trailers dropped, few requests taken in advance. What is
+    done for every request is done in one function per callback of the parser, without uvicorn's
+    layers, and without a timer or an event: a connection has one timer, which is set again only
+    when it rings too early, and one task, which waits for the next request of a hot route.
+    """
 
-
-class Closing:
-    """Whether a server lets its connections end, and how; shared by all of them."""
-
-    __slots__ = ("idle_s",)
-
-    def __init__(self) -> None:
-        """Not yet."""
-        self.idle_s: float | None = None
-
-    def begin(self, idle_s: float) -> None:
-        """From now on answers carry `connection: close`.
-
-        Args:
-            idle_s: How long a connection may ask nothing before it is closed untold.
-        """
-        self.idle_s = idle_s
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """One connection: heads bounded in size and time, trailers dropped, few requests in advance."""
+    __slots__ = (
+        "_bare_bytes", "_closing", "_deadline", "_has_moved", "_head_bytes", "_hot", "_in_head",
+        "_is_head_due", "_is_upgrade", "_lingered_bytes", "_loop", "_parts_read", "_pipeline",
+        "_read_bytes", "_served", "_state", "_turns", "_unread_timer", "cycle",
+        "default_headers", "default_lines", "flow", "headers", "parser",
+        "timeout_keep_alive", "transport", "url",
+    )  # fmt: skip
 
     closing: ClassVar[Closing] = Closing()  # of a server that never lets them end; see `HttpServer`
     head_s_max = HEAD_S_MAX
     rest_s_max = REST_S_MAX
     unread_s_max = UNREAD_S_MAX
-    _bare_bytes = 0  # since the last byte of a body, or since a head began
-    _read_bytes = 0  # of the newest read
-    _head_bytes = 0  # of all reads that may hold parts of this head: it is no longer than that
-    _parts_read = 0  # of bodies, by the newest read
-    _served: Cycle | None = None  # the request being answered, or answered last
-    _is_in_head = True
-    _is_upgrade = False  # whether the head that was just read wishes for another protocol
-    _has_moved = False  # whether this read held a part of a body or the start of a head
-    _head_timer: asyncio.TimerHandle | None = None
-    _rest_timer: asyncio.TimerHandle | None = None
-    _unread_timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, object]
+    ) -> None:
+        """As uvicorn makes its protocols; needs a running loop.
+
+        Args:
+            config: Its application answers.
+            server_state: Of all connections of a server.
+            app_state: Of the lifespan protocol; not used.
+        """
+        if not config.loaded:
+            config.load()
+        self._loop = asyncio.get_running_loop()
+        self._state = server_state
+        self._closing = self.closing
+        app = cast("ASGI3Application", config.loaded_app)
+        self._turns = Turns(app, server_state.tasks, loop=self._loop)
+        self._hot: Mapping[bytes, Route] = {}
+        if isinstance(config.app, HotApplication):
+            self._hot = config.app.hot
+        self.timeout_keep_alive: float = config.timeout_keep_alive
+        self.default_headers: list[tuple[bytes, bytes]] = []
+        self.default_lines = b""
+        self._begin_parsing()
+        self._pipeline: deque[Cycle] = deque()
+        self.cycle: Cycle | None = None  # of the newest request
+        self._served: Cycle | None = None  # the request being answered, or answered last
+        self._in_head = True
+        self._is_upgrade = False  # whether the head just read wishes for another protocol
+        self._has_moved = False  # whether this read held a part of a body or the start of a head
+        self._bare_bytes = 0  # since the last byte of a body, or since a head began
+        self._read_bytes = 0  # of the newest read
+        self._head_bytes = 0  # of all reads that may hold parts of this head: it is no longer
+        self._parts_read = 0  # of bodies, by the newest read
+        self._lingered_bytes: int | None = None  # dropped since all was said; None before
+        self._is_head_due = True  # whether it is a head that the deadline is for
+        self._deadline = Deadline(self._note_late, loop=self._loop)  # none while it waits for us
+        self._unread_timer: asyncio.TimerHandle | None = None
 
     @staticmethod
     def new_id() -> bytes:
         """The id of a request that no application sees; a server has its own, empty is none."""
         return b""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Expect a first request soon."""
-        super().connection_made(transport)
-        self._await_head()
+        self.transport = cast("asyncio.Transport", transport)
+        self.flow = FlowControl(self.transport)
+        cast("set[BoundedProtocol]", self._state.connections).add(self)
+        self._deadline.set(self.head_s_max)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timers, and tell whoever works on an answer for this client."""
-        self._end_head()
-        self._end_rest()
+        cast("set[BoundedProtocol]", self._state.connections).discard(self)
+        self._deadline.cancel()
         self._end_unread()
-        super().connection_lost(exc)
-        # uvicorn tells the request that came last, which may wait behind the one being answered.
         if self._served is not None:
             self._served.note_gone()
+        self.flow.resume_writing()
+        self._turns.end()
+        self._pipeline.clear()
+        del self.parser  # it holds this protocol's methods
+
+    def shutdown(self) -> None:
+        """Let the connection end, at once or after its answer; uvicorn's server asks for it."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
 
     def begin_closing(self) -> None:
         """Let this connection end: after its next answer, or when nothing is asked for a while.
@@ -136,178 +152,191 @@ class BoundedProtocol(HttpToolsProtocol):
         An answer whose head is out already has promised that the connection stays, and its client
         may send the next request at any moment; so that one is answered and told.
         """
-        assert self.closing.idle_s is not None, "the server's connections shall end"
-        self.timeout_keep_alive = self.closing.idle_s
-        cycle = cast("Cycle | None", self.cycle)  # None before a first request
-        if cycle is not None and not cycle.response_started:
+        assert self._closing.idle_s is not None, "the server's connections shall end"
+        self.timeout_keep_alive = self._closing.idle_s
+        if self.cycle is not None and not self.cycle.response_started:
             self._tell_last()
-        elif self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.closing.idle_s, self.timeout_keep_alive_handler
-            )
+        elif self._deadline.at_s != inf and not self._is_head_due:
+            self._deadline.set(self._closing.idle_s)
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is answered, or not at all."""
-        super().pause_writing()
+        self.flow.pause_writing()
         self._end_unread()
         abort: Callable[[], None] = self.transport.abort
-        self._unread_timer = self.loop.call_later(self.unread_s_max, abort)
+        self._unread_timer = self._loop.call_later(self.unread_s_max, abort)
 
     def resume_writing(self) -> None:
         """The client has read."""
         self._end_unread()
-        super().resume_writing()
+        self.flow.resume_writing()
         if self.transport.is_closing():
             self._bound_flush()
 
     def data_received(self, data: bytes) -> None:
         """Pass what came to the parser, unless there is too much of it that is no body."""
+        if self._lingered_bytes is not None:
+            self._drop(len(data))
+            return
         self._has_moved = False
         self._parts_read = 0
-        self._read_bytes = len(data)
-        self._head_bytes += len(data)
-        self._feed(data)
+        self._read_bytes = size = len(data)
+        self._head_bytes += size
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as wish:
+            self._go_on_without_upgrade(data[cast("int", wish.args[0]) :])
+            return
+        except httptools.HttpParserError as fault:
+            self._refuse_unread(fault)
+            return
         # Of a read in which a head begins nobody knows yet which part is head.
         if not self._has_moved:
-            self._bare_bytes += len(data)
+            self._bare_bytes += size
             if self._bare_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-                self._refuse(_head_too_large())
+                self._refuse(head_too_large())
+                return
         if self._parts_read > PARTS_MAX and not self.flow.read_paused:
             self.flow.pause_reading()
-            self.loop.call_soon(self.flow.resume_reading)
+            self._loop.call_soon(self.flow.resume_reading)
+        if self.url and self._in_head and not self._is_head_due:  # the rest is still to come
+            self._is_head_due = True
+            self._deadline.set(self.head_s_max)
 
-    def on_message_begin(self) -> None:
-        """A request's first byte."""
-        super().on_message_begin()
-        self._unset_keepalive_if_required()
-        self._expect_head()
-        self._await_head()
+    def on_url(self, url: bytes) -> None:
+        """A part of a request's target, behind the request's first bytes."""
+        if self.url:
+            self.url += url
+            return
+        self.url = url
+        self._has_moved, self._bare_bytes = True, 0
+        self._head_bytes = self._read_bytes
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; trailers are none, and come after the headers have been acted upon."""
-        if self._is_in_head:
-            super().on_header(name, value)
+        """A header, or a trailer: those come after the headers have been acted upon."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """The head is whole: begin to answer, or put the request behind others."""
         if self._head_bytes > HEAD_BYTES_MAX and self._head_size() > HEAD_BYTES_MAX:
-            raise _Refused(_head_too_large())
+            raise Refused(head_too_large())
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
-            self._is_upgrade = True  # `_feed` starts it again, without the wish
+            self._is_upgrade = True  # `data_received` starts it again, without the wish
             return
-        if len(self.pipeline) >= PIPELINED_MAX:
-            raise _Refused(
+        if self._pipeline and len(self._pipeline) >= PIPELINED_MAX:
+            raise Refused(
                 InvalidRequest(f"over {PIPELINED_MAX} requests sent before the first was answered")
             )
-        self._is_in_head = False
-        self._end_head()
-        self._begin()
-        if self.closing.idle_s is not None:
+        self._in_head = self._is_head_due = False
+        self._deadline.at_s = inf
+        default_headers = self._state.default_headers
+        if default_headers is not self.default_headers:  # uvicorn renews the date each second
+            self.default_headers = default_headers
+            self.default_lines = header_lines(default_headers)
+        before = self.cycle
+        cycle = Cycle(self)
+        self.headers = []  # for trailers, which nobody reads
+        if cycle.method == b"POST":
+            cycle.route = self._hot.get(self.url)
+        if cycle.route is None:
+            cycle.prepare_asgi()
+        self.cycle = cycle
+        if before is None or before.response_complete:
+            self._served = cycle
+            self._turns.start(cycle)
+        else:
+            self._pipeline.appendleft(cycle)
+            if len(self._pipeline) >= READ_ON_MAX:
+                self._read_no_further()
+        if self._closing.idle_s is not None:
             self._tell_last()
 
     def on_body(self, body: bytes) -> None:
         """A part of a body."""
         self._has_moved, self._bare_bytes = True, 0
         self._parts_read += 1
-        if not cast("Cycle", self.cycle).add_part(body):
-            super().on_body(body)
+        cycle = self.cycle
+        assert cycle is not None, "a body follows its head"
+        if cycle.response_complete:
+            return
+        if cycle.is_buffered or cycle.part or len(body) > HIGH_WATER_LIMIT:
+            cycle.add_part(body)
+            if self._pipeline and self.flow.read_paused:
+                self._read_no_further()
+        else:
+            cycle.part = body
 
     def on_message_complete(self) -> None:
         """What comes next is a head again."""
         if self._is_upgrade:
             return
-        self._expect_head()
-        self._end_rest()
-        super().on_message_complete()
+        self._in_head = self._has_moved = True
+        self._bare_bytes = 0
+        self._head_bytes = self._read_bytes
+        self.url = b""
+        if self.headers:
+            self.headers = []
+        cycle = self.cycle
+        assert cycle is not None, "a request ends after its head"
+        if cycle.response_complete:
+            self._deadline.set(self.timeout_keep_alive)
+        else:
+            cycle.end_body()
 
     def on_response_complete(self) -> None:
-        """The answer is out; what is left of the request's body serves nobody."""
-        super().on_response_complete()
+        """The answer is out: close, begin with the next one, or wait for it."""
+        self._state.total_requests += 1
+        cycle = self._served
+        assert cycle is not None, "what is answered was asked"
         if self.transport.is_closing():
             self._bound_flush()
-        if self._head_timer is not None and not self.transport.is_closing():
-            # Of a head that has begun the rest may not have been read while others waited.
-            self._end_head()
-            self._await_head()
-        if not self._is_in_head and not self.pipeline and self._rest_timer is None:
-            close = self.timeout_keep_alive_handler
-            self._rest_timer = self.loop.call_later(self.rest_s_max, close)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Nothing more was asked for a while, or the rest of a body did not come."""
-        super().timeout_keep_alive_handler()
-        self._bound_flush()
+            return
+        if not cycle.keep_alive:
+            self._end(is_client_done=not cycle.more_body)
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self._pipeline:
+            self._served = following = self._pipeline.pop()
+            self._turns.start(following)
+            if self._is_head_due:
+                # Of a head that has begun the rest may not have been read while others waited.
+                self._deadline.set(self.head_s_max)
+            return
+        if not self._in_head:  # what is left of the request's body serves nobody
+            wait_s = min(self.rest_s_max, self.timeout_keep_alive)
+        else:
+            wait_s = self.head_s_max if self._is_head_due else self.timeout_keep_alive
+        deadline = self._deadline
+        deadline.at_s = at_s = self._loop.time() + wait_s
+        if at_s < deadline.timer_at_s:
+            deadline.start()
 
     def _tell_last(self) -> None:
         """Close after the newest request; closing before it would lose it."""
-        for cycle, _ in self.pipeline:
+        for cycle in self._pipeline:
             cycle.keep_alive = True
         if self._served is not None and not self._served.response_started:
             self._served.keep_alive = True
+        assert self.cycle is not None, "a request was read"
         self.cycle.keep_alive = False
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._served = cast("Cycle", cycle)
-        super()._start_asgi_task(cycle, app)
+    def _begin_parsing(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.parser = httptools.HttpRequestParser(self)
+        # As uvicorn does: what comes behind a request that asked to close is not read as a fault.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
-    def _begin(self) -> None:
-        """What uvicorn does when a head is complete, with a cycle of ours."""
-        http_version = self.parser.get_http_version()
-        scope = cast("dict[str, object]", self.scope)
-        scope["method"] = self.parser.get_method().decode("ascii")
-        if http_version != "1.1":
-            scope["http_version"] = http_version
-        url = httptools.parse_url(self.url)
-        raw_path = url.path
-        path = raw_path.decode("ascii")
-        scope["path"] = urllib.parse.unquote(path) if "%" in path else path
-        scope["raw_path"] = raw_path
-        scope["query_string"] = url.query or b""
-        before = cast("Cycle | None", self.cycle)  # None before a first request
-        self.cycle = cycle = Cycle(
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=http_version != "1.0" and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
-        scope[CYCLE] = cycle
-        app = cast("ASGI3Application", self.app)
-        if before is None or before.response_complete:
-            self._start_asgi_task(cycle, app)
-        else:
-            self.pipeline.appendleft((cycle, app))
-            if len(self.pipeline) >= READ_ON_MAX:
-                self.flow.pause_reading()
-
-    def _feed(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as wish:
-            if not self._is_upgrade:
-                self.cycle.keep_alive = False  # CONNECT; what follows is no request
-                return
-            rest = data[cast("int", wish.args[0]) :]
-            head = self._head_without_upgrade()
-            self._is_upgrade = False
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-            self._feed(head + rest)
-        except httptools.HttpParserError as fault:
-            logger.debug("what came is refused unread", exc_info=True)
-            cause = fault.__context__
-            self._refuse(
-                cause.error
-                if isinstance(cause, _Refused)
-                else InvalidRequest("what came is no valid HTTP/1.1 request")
-            )
+    def _go_on_without_upgrade(self, rest: bytes) -> None:
+        if not self._is_upgrade:
+            assert self.cycle is not None, "the request was read"
+            self.cycle.keep_alive = False  # CONNECT; what follows is no request
+            return
+        head = self._head_without_upgrade()
+        self._is_upgrade = False
+        self._begin_parsing()
+        self.data_received(head + rest)
 
     def _head_without_upgrade(self) -> bytes:
         parser = self.parser
@@ -320,61 +349,90 @@ class BoundedProtocol(HttpToolsProtocol):
                 lines.append(b"%s: %s" % (name, value))
         return b"\r\n".join((*lines, b"", b""))
 
-    def _expect_head(self) -> None:
-        self._is_in_head, self._has_moved, self._bare_bytes = True, True, 0
-        self._head_bytes = self._read_bytes
-
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _refuse_unread(self, fault: httptools.HttpParserError) -> None:
+        logger.debug("what came is refused unread", exc_info=fault)
+        cause = fault.__context__
+        self._refuse(
+            cause.error
+            if isinstance(cause, Refused)
+            else InvalidRequest("what came is no valid HTTP/1.1 request")
+        )
 
     def _refuse(self, error: GatewayError) -> None:
         # Where another request waits for its answer, or is given one, nothing can be said.
         cycle = self._served
-        is_of_this = cycle is self.cycle and not self._is_in_head
+        is_of_this = cycle is self.cycle and not self._in_head
         if cycle is None or cycle.response_complete or (is_of_this and not cycle.response_started):
-            self.transport.write(_refusal(error, self.new_id()))
-        self.transport.close()
-        self._bound_flush()
-
-    def _await_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_s_max, self._head_is_late)
-
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if self._served is None or self._served.response_complete:
-            self.transport.abort()
+            self.transport.write(refusal(error, self.new_id()))
+            if cycle is not None:
+                cycle.note_gone()
+            self._end(is_client_done=False)
         else:
-            self._await_head()  # the answer in play has bounds of its own
+            self.transport.close()
+            self._bound_flush()
 
-    def _end_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _end(self, *, is_client_done: bool) -> None:
+        """Close behind the last answer.
+
+        To close on a client that still sends resets its connection, which can take the answer away
+        before it is read. So such a client sees the end at once, and is read on for a while.
+        """
+        self._pipeline.clear()
+        if is_client_done:
+            self.transport.close()
+            self._bound_flush()
+            return
+        self._lingered_bytes = 0
+        self._is_head_due = False
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._deadline.set(self.rest_s_max)
+
+    def _drop(self, size: int) -> None:
+        assert self._lingered_bytes is not None, "the last answer is out"
+        self._lingered_bytes += size
+        if self._lingered_bytes > LINGER_BYTES_MAX and not self.transport.is_closing():
+            self.transport.close()
+            self._bound_flush()
+
+    def _read_no_further(self) -> None:
+        """Read the next requests later; whether the client is still there is looked after."""
+        self.flow.pause_reading()
+        self._deadline.set(LOOK_EVERY_S)
+
+    def _has_left(self) -> bool:
+        """Whether the client closed its side, as far as one knows without reading on."""
+        poll = select.poll()
+        wire = cast("socket.socket", self.transport.get_extra_info("socket"))
+        poll.register(wire.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
+    def _note_late(self) -> None:
+        """The deadline is over."""
+        served = self._served
+        if served is None or served.response_complete or served.disconnected:
+            if self._is_head_due:
+                self.transport.abort()
+            else:  # nothing more was asked for a while, or what is left of a body did not come
+                self.transport.close()
+                self._bound_flush()
+        elif self._pipeline and self.flow.read_paused:
+            if self._has_left():
+                self.transport.abort()
+            else:
+                self._deadline.set(LOOK_EVERY_S)
+        # Every other answer in play has bounds of its own.
 
     def _bound_flush(self) -> None:
         """A transport closes when the client has read; of little unread it says nothing before."""
         if self._unread_timer is None and self.transport.get_write_buffer_size():
             abort: Callable[[], None] = self.transport.abort
-            self._unread_timer = self.loop.call_later(self.unread_s_max, abort)
+            self._unread_timer = self._loop.call_later(self.unread_s_max, abort)
 
     def _end_unread(self) -> None:
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
-
-    def _end_rest(self) -> None:
-        if self._rest_timer is not None:
-            self._rest_timer.cancel()
-            self._rest_timer = None
-
-
-def _head_too_large() -> HeadersTooLarge:
-    return HeadersTooLarge(f"request line and headers are over {HEAD_BYTES_MAX // 1024} KiB")
-
-
-def _refusal(error: GatewayError, request_id: bytes) -> bytes:
-    status, body = row_of(error).status, openai_body(error)
-    return (
-        b"%b%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-    ) % (STATUS_LINE[status], request_id_lines(request_id) if request_id else b"", len(body), body)

@@ -172,7 +172,7 @@ async def _listening(
     """uvicorn's protocol without uvicorn's server, which looks only ten times a second for its end."""
     config = uvicorn.Config(
         Application(service, _no_pages), http=http, ws="none", lifespan="off", log_config=None,
-        access_log=False,
+        access_log=False, proxy_headers=False,
     )  # fmt: skip
     config.load()
     state = ServerState()

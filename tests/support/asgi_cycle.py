@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from gateway.http.protocol import CYCLE
+from gateway.http.cycle import CYCLE
 
 
 class AsgiCycle:
     """Stands in for `gateway.http.cycle.Cycle`."""
 
     disconnected = False
+    response_started = False
     is_blocked = False
     on_gone = None
 
-    def __init__(self, receive) -> None:
+    def __init__(self, headers, receive) -> None:
+        self.headers = headers
         self._receive = receive
         self.messages: list[MutableMapping[str, Any]] = []
 
@@ -39,6 +41,7 @@ class AsgiCycle:
         self.finish(body)
 
     def start(self, status: int, headers: bytes) -> None:
+        self.response_started = True
         pairs = [tuple(line.split(b": ", 1)) for line in headers.split(b"\r\n") if line]
         self.messages.append({"type": "http.response.start", "status": status, "headers": pairs})
 
@@ -56,7 +59,7 @@ def over_asgi(app):
     """The application, served without a connection."""
 
     async def served(scope, receive, send) -> None:
-        cycle = AsgiCycle(receive)
+        cycle = AsgiCycle(scope["headers"], receive)
         await app({**scope, CYCLE: cycle}, receive, send)
         for message in cycle.messages:
             await send(message)
