@@ -265,7 +265,7 @@ class Provider(Protocol):
         ...
 
     def capabilities(self, model_id: str) -> Capabilities:
-        """What the deployment `name/model_id` can do."""
+        """What the deployment `name/model_id` can do; asked again whenever it came or went."""
         ...
 
     def stream(

@@ -68,6 +68,7 @@ class Admission:
         teams: Rules per team.
         providers: By name.
         health: What is up.
+        routes: What is remembered.
     """
 
     fleet: Fleet
@@ -75,7 +76,7 @@ class Admission:
     teams: Mapping[str, TeamRules]
     providers: Mapping[str, Provider]
     health: HealthBoard
-    _routes: Routes = field(default_factory=Routes, init=False, repr=False, compare=False)
+    routes: Routes = field(default_factory=Routes, repr=False, compare=False)
 
     def admit(
         self, principal: Principal, parsed: ParsedChat, controls: Controls, *, wall_us: int
@@ -94,7 +95,7 @@ class Admission:
         """
         health = self.health
         key = (parsed.model, principal.team, principal.models, controls.tags)
-        route = self._routes.known.get(key)
+        route = self.routes.known.get(key)
         # As `Route.holds_at`, without the call.
         if (
             route is None
@@ -149,7 +150,7 @@ class Admission:
             return make_route(None, reach, prices=(None, None), health_epoch=epoch)
         scope = self.scope(principal)
         plan_key = (model, tags, is_authorised(snapshot, found, scope))
-        route = self._routes.planned(plan_key, wall_us, health_epoch=epoch)
+        route = self.routes.planned(plan_key, wall_us, health_epoch=epoch)
         if route is None:
             plan = make_plan(
                 snapshot,
@@ -162,7 +163,7 @@ class Admission:
             prices = self.fleet.prices.steady(found.deployments, at)
             route = make_route(plan, reach, prices=prices, health_epoch=epoch)
         key = (model, principal.team, principal.models, controls.tags)
-        self._routes.keep(key, plan_key, route)
+        self.routes.keep(key, plan_key, route)
         return route
 
     def _decide(

@@ -98,12 +98,17 @@ class Routes:
     """Routes by what requests say, and behind them by what that comes to.
 
     Attributes:
+        known_max: Most requests that are remembered.
+        planned_max: Most deployments in all plans that are remembered.
         known: By the request; whoever looks one up sees to it that it still holds.
+        planned_deployments: In all plans that are remembered, with one more for each plan.
     """
 
-    known: dict[RouteKey, Route] = field(default_factory=dict[RouteKey, Route])
-    _planned: dict[PlanKey, Route] = field(default_factory=dict[PlanKey, Route])
-    _planned_deployments: int = 0
+    known_max: int = KNOWN_MAX
+    planned_max: int = PLANNED_MAX
+    known: dict[RouteKey, Route] = field(default_factory=dict[RouteKey, Route], init=False)
+    _planned: dict[PlanKey, Route] = field(default_factory=dict[PlanKey, Route], init=False)
+    planned_deployments: int = field(default=0, init=False)
 
     def planned(self, key: PlanKey, wall_us: int, *, health_epoch: int) -> Route | None:
         """The route that other teams' requests have made already, if it still holds."""
@@ -116,7 +121,7 @@ class Routes:
         """Remember a route; where there are too many, all others are forgotten first."""
         if self._planned.get(plan_key) is not route:
             self._keep_plan(plan_key, route)
-        if len(self.known) >= KNOWN_MAX:
+        if len(self.known) >= self.known_max:
             self.known.clear()
         self.known[key] = route
 
@@ -126,15 +131,15 @@ class Routes:
             # It has ended, and most others with it: none of them is to stay for the sake of a key
             # that nobody uses any more.
             self._clear()
-        elif self._planned_deployments + size > PLANNED_MAX:
+        elif self.planned_deployments + size > self.planned_max:
             self._clear()
         self._planned[key] = route
-        self._planned_deployments += size
+        self.planned_deployments += size
 
     def _clear(self) -> None:
         self.known.clear()
         self._planned.clear()
-        self._planned_deployments = 0
+        self.planned_deployments = 0
 
 
 def _size(route: Route) -> int:

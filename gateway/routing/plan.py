@@ -186,18 +186,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return outline
         expected_tokens *= n
         places = self.places
-        if self.is_steady:
-            if not prompt_tokens or not expected_tokens:
-                return None  # rates that are not asked for leave ties, in the operator's order
-        else:
-            costs = [
-                prompt_tokens * place.linear.input
-                + expected_tokens * place.linear.output
-                + place.linear.fee
-                for place in places
-            ]
-            # Sorting is stable, so equal ones keep the operator's order.
-            places = [places[index] for index in sorted(range(len(costs)), key=costs.__getitem__)]
+        if not self.is_steady:
+            places = self._by_cost(prompt_tokens, expected_tokens)
+        elif not prompt_tokens or not expected_tokens:
+            return None  # rates that are not asked for leave ties, in the operator's order
         return Decision(
             asked=outline.asked,
             model=outline.model,
@@ -216,6 +208,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             reachable=outline.reachable,
             is_narrowed_by_privacy=outline.is_narrowed_by_privacy,
         )
+
+    def _by_cost(self, prompt_tokens: int, output_tokens: int) -> tuple[Place, ...]:
+        """The priced places by expected cost."""
+        costs = [
+            prompt_tokens * one.linear.input + output_tokens * one.linear.output + one.linear.fee
+            for one in self.places
+        ]
+        # Sorting is stable, so equal ones keep the operator's order.
+        order = sorted(range(len(costs)), key=costs.__getitem__)
+        return tuple([self.places[index] for index in order])
 
 
 def make_plan(

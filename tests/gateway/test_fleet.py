@@ -349,6 +349,7 @@ def test_a_snapshot_lists_the_whole_fleet_and_no_stranger(board):
     found = fleet.snapshot(providers=everyone, health=board, at=AT).deployments
     assert tuple(found) == fleet.deployments
     assert len(found) == len(fleet.deployments)
+    assert found["near/a"] is found["near/a"]
     assert "near/a" in found
     assert "near/b" not in found
     with pytest.raises(KeyError):

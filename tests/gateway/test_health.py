@@ -98,3 +98,34 @@ def test_a_quota_pauses_its_whole_group_and_an_overload_only_its_deployment(boar
     lack(alone, "p/m", asked_s=5.0, is_quota=False)
     assert [alone.is_paused(name) for name in ("p/m", "p/n")] == [True, False]
     assert board.domain_of("p/m") == board.domain_of("q/n") != board.domain_of("r/m") == "r/m"
+
+
+def test_the_board_knows_whether_anything_may_be_paused(board, ticker):
+    assert not board.has_pauses
+    lack(board, "a/m", asked_s=5.0)
+    lack(board, "b/m", asked_s=50.0)
+    ticker.now_s += 5.0
+    assert not board.is_paused("a/m")
+    assert board.has_pauses
+    assert board.is_paused("b/m")
+    ticker.now_s += 45.0
+    assert not board.is_paused("b/m")
+    assert not board.has_pauses
+
+
+def test_the_epoch_counts_what_may_change_a_decision(board):
+    seen = []
+    for change in (
+        lambda: board.set_fault("a/m", "gone"),
+        lambda: board.set_fault("a/m", None),
+        lambda: board.set_fault("a/m", None),  # what it can do may have changed
+        lambda: board.note_speed("a/m", prefill_tps=1000.0, decode_tps=None),
+        lambda: board.note_speed("a/m", prefill_tps=None, decode_tps=50.0),
+        lambda: board.note_speed("a/m", prefill_tps=900.0, decode_tps=40.0),
+        lambda: lack(board, "a/m"),
+        lambda: board.note_success("a/m"),
+    ):
+        before = board.epoch
+        change()
+        seen.append(board.epoch != before)
+    assert seen == [True, True, True, False, True, False, False, False]

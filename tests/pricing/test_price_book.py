@@ -201,3 +201,42 @@ def test_adjacent_intervals_give_exactly_one_price_at_every_instant_they_cover(
     found = PriceBook({"groq/a": shuffled}).lookup("groq/a", NOW + probe * DAY)
     covering = [one for one in versions if one.valid_from <= NOW + probe * DAY < one.valid_to]
     assert ([found] if isinstance(found, PriceVersion) else []) == covering
+
+
+@given(
+    cuts=st.lists(
+        st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=6, unique_by=lambda cut: cut[0]
+    ),
+    has_end=st.booleans(),
+    first=st.integers(-3, 25),
+    second=st.integers(-3, 25),
+)
+def test_within_a_steady_interval_every_lookup_finds_the_same(cuts, has_end, first, second) -> None:
+    cuts = sorted(cuts)
+    ends = [*(start for start, _ in cuts[1:]), 30 if has_end else None]
+    versions = [
+        version(
+            valid_from=NOW + start * DAY,
+            valid_to=None if end is None else NOW + min(start + length, end) * DAY,
+        )
+        for (start, length), end in zip(cuts, ends, strict=False)
+    ]
+    book = PriceBook({"groq/a": versions, "groq/b": [version()]})
+    at, other = NOW + first * DAY, NOW + second * DAY
+    since, until = book.steady(["groq/a", "groq/b", "groq/c"], at)
+    assert since is None or since <= at
+    assert until is None or at < until
+    one, two = book.lookup("groq/a", at), book.lookup("groq/a", other)
+    if (since is None or since <= other) and (until is None or other < until):
+        assert one is two or (isinstance(one, Unpriced) and isinstance(two, Unpriced))
+    elif isinstance(one, PriceVersion):
+        assert one is not two
+
+
+def test_where_nothing_is_dated_the_prices_are_steady_for_ever() -> None:
+    assert PriceBook({"groq/a": [version()]}).steady(["groq/a", "groq/b"], NOW) == (None, None)
+
+
+def test_a_reason_that_names_the_instant_says_so() -> None:
+    book = PriceBook({"groq/a": [version(valid_to=NOW)]})
+    assert [book.lookup(name, NOW).is_momentary for name in ("groq/a", "groq/b")] == [True, False]
