@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from pricing.money import PicoUsd, Rate, line_cost
 from pricing.price_book import Basis, Dearest, Linear, PriceVersion, Unpriced
-from pricing.usage import METERS, Meter, Usage
+from pricing.usage import METER_PLACES, METERS, Meter
+
+EVENT_PICO_USD_MAX = 10**18
+"""Largest amount of one event that a ledger holds: a million dollars."""
+
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+PicoUsdAmount = Annotated[int, Meta(ge=0, le=EVENT_PICO_USD_MAX)]
 
 _US_PER_S = 1_000_000
 _INPUT, _CACHE_READ, _CACHE_WRITE, _OUTPUT, _REQUESTS = (
@@ -15,13 +25,17 @@ _INPUT, _CACHE_READ, _CACHE_WRITE, _OUTPUT, _REQUESTS = (
 )
 
 
-class ChargeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One meter's cost: `units` at `rate`, rounded once."""
+class CostLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One meter's cost: `units` x `rate_pico_usd` / `rate_per_units`, rounded once, half-even.
 
-    meter: Meter
-    units: int
-    rate: Rate
-    cost_pico_usd: PicoUsd
+    The ledger keeps it as it is, so ranges are checked where a line is decoded.
+    """
+
+    meter: str
+    units: Count
+    rate_pico_usd: PicoUsdAmount
+    rate_per_units: PicoUsdAmount
+    cost_pico_usd: int
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +46,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
         total_pico_usd: Exactly the sum of the lines.
     """
 
-    lines: tuple[ChargeLine, ...]
+    lines: tuple[CostLine, ...]
     total_pico_usd: PicoUsd
 
 
@@ -124,7 +138,7 @@ class Quote(msgspec.Struct, frozen=True):
     upper_bound_pico_usd: PicoUsd | None
 
 
-def charge(usage: Usage, version: PriceVersion) -> Charge | Unpriced:
+def charge(used: Mapping[str, int], version: PriceVersion) -> Charge | Unpriced:
     """Price what an attempt used.
 
     Meters that the version's basis does not charge leave no line. A charged meter with a count but
@@ -132,18 +146,30 @@ def charge(usage: Usage, version: PriceVersion) -> Charge | Unpriced:
     read as a bill.
 
     Args:
-        usage: Disjoint counts.
+        used: Counts above zero by the names of their meters (`Usage.named`).
         version: The price in force when the attempt started.
     """
-    lines: list[ChargeLine] = []
+    lines: list[CostLine] = []
     total = 0
-    for meter, units, rate in zip(METERS, usage.counts(), version.plan, strict=True):
-        if not units or rate is False:
+    plan = version.plan
+    for name, units in used.items():
+        rate = plan[METER_PLACES[name]]
+        if rate is False:
             continue
         if rate is None:
-            return Unpriced(reason=f"no rate for {meter}")
-        cost_pico_usd = line_cost(units, rate)
-        lines.append(ChargeLine(meter=meter, units=units, rate=rate, cost_pico_usd=cost_pico_usd))
+            return Unpriced(reason=f"no rate for {name}")
+        per_units = rate.per_units
+        # Nearly every rate is per token, which leaves nothing to round and saves a call.
+        cost_pico_usd = units * rate.pico_usd if per_units == 1 else line_cost(units, rate)
+        lines.append(
+            CostLine(
+                meter=name,
+                units=units,
+                rate_pico_usd=rate.pico_usd,
+                rate_per_units=per_units,
+                cost_pico_usd=cost_pico_usd,
+            )
+        )
         total += cost_pico_usd
     return Charge(lines=tuple(lines), total_pico_usd=PicoUsd(total))
 

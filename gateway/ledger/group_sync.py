@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import anyio
-
 from gateway.ledger.spool_files import SpoolFiles
 from gateway.ledger.spool_sync import SyncDone, SyncJob, SyncThread
 
@@ -52,7 +50,7 @@ class GroupSync:
         self._is_halted = False
         self._asked_position = 0
         self._job_position = 0
-        self._synced = anyio.Event()
+        self._waiters: list[asyncio.Future[None]] = []
 
     def start(self) -> None:
         """Begin to sync, with what was appended before; harmless when repeated."""
@@ -73,7 +71,7 @@ class GroupSync:
             self._handle.cancel()
             self._is_hurried = True
             self._handle = asyncio.get_running_loop().call_soon(self._begin)
-        await self._synced.wait()
+        await self._end_of_sync()
 
     def halt(self) -> None:
         """Sync no more of what comes, and let those go who wait."""
@@ -89,10 +87,10 @@ class GroupSync:
         self.start()
         self.halt()
         while self.job is not None:
-            await self._synced.wait()
+            await self._end_of_sync()
         if is_sound:
             self._begin()
-            await self._synced.wait()
+            await self._end_of_sync()
         assert self._thread is not None, "started above"
         self._thread.stop()
 
@@ -123,6 +121,14 @@ class GroupSync:
         else:
             self.is_due = False
 
+    def _end_of_sync(self) -> asyncio.Future[None]:
+        """Done when the next sync ends; a future costs those who wait a third of an event."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
+
     def _wake(self) -> None:
-        self._synced.set()
-        self._synced = anyio.Event()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():  # whoever waited may have been cancelled
+                waiter.set_result(None)

@@ -7,9 +7,11 @@ session is drawn anew by each writer, so that a segment number used twice is nev
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,7 @@ NO_DIGEST = bytes(32)
 NO_SESSION = bytes(16)
 """Session of a segment whose header cannot be read."""
 
+_DIGEST_BLOCK_BYTES = 256 * 1024
 _MAGIC = b"FWSPOOL\n"
 _VERSION = 1
 _HEADER = struct.Struct("<8sHHIQ16s32s")
@@ -91,9 +94,8 @@ class Damage:
     is_whole_frame: bool
 
 
-def checksum(payload: bytes) -> int:
-    """CRC32C (Castagnoli) of the payload."""
-    return google_crc32c.value(payload)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # no stubs
+checksum: Callable[[bytes], int] = google_crc32c.value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # no stubs
+"""CRC32C (Castagnoli) of the payload."""
 
 
 def encode_frame(payload: bytes) -> bytes:
@@ -191,6 +193,68 @@ def take_frames(data: bytes, start: int, *, count_max: int) -> Frames:
 def digest(data: bytes) -> bytes:
     """SHA-256, as the next segment's header keeps it."""
     return hashlib.sha256(data).digest()
+
+
+class RunningDigest:
+    """SHA-256 of the first bytes of a segment that still grows; never changes, so threads share it.
+
+    Attributes:
+        size_bytes: How many bytes of the segment it covers.
+    """
+
+    __slots__ = ("_hash", "size_bytes")
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def follow(self, descriptor: int, size_bytes: int) -> RunningDigest:
+        """The digest of more of the segment's bytes, read back from the page cache.
+
+        Args:
+            descriptor: The segment's, open for reading.
+            size_bytes: How many bytes the new digest shall cover.
+
+        Raises:
+            OSError: The segment cannot be read, or is shorter.
+        """
+        following = RunningDigest()
+        following._hash = self._hash.copy()
+        at = self.size_bytes
+        while at < size_bytes:
+            block = os.pread(descriptor, min(size_bytes - at, _DIGEST_BLOCK_BYTES), at)
+            if not block:
+                raise OSError(errno.EIO, "a segment of the spool is shorter than was written")
+            following._hash.update(block)
+            at += len(block)
+        following.size_bytes = at
+        return following
+
+    def value(self) -> bytes:
+        """SHA-256 of the covered bytes."""
+        return self._hash.digest()
+
+
+class OpenSegment:
+    """The segment that a writer appends to.
+
+    Attributes:
+        descriptor: Open for appending and reading.
+        size_bytes: Its size; moved by the writer.
+        digest: Of its beginning; the sync's thread puts a later one here from time to time, so that
+            no request pays for it.
+    """
+
+    __slots__ = ("descriptor", "digest", "size_bytes")
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        self.descriptor = descriptor
+        self.size_bytes = size_bytes
+        self.digest = RunningDigest()
+
+    def read_on(self, size_bytes: int) -> None:
+        """Have the digest cover so many bytes; raises OSError as `RunningDigest.follow`."""
+        self.digest = self.digest.follow(self.descriptor, size_bytes)
 
 
 def file_digest(path: Path) -> bytes | None:

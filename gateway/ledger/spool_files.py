@@ -11,10 +11,10 @@ class SpoolFiles(Protocol):
     """The system calls that can fail for want of space or of a working disk."""
 
     def create(self, path: Path) -> int:
-        """`open(2)` of a new file for appending: its descriptor."""
+        """`open(2)` of a new file for appending and reading back: its descriptor."""
         ...
 
-    def write(self, descriptor: int, data: bytes) -> int:
+    def write(self, descriptor: int, data: bytes, /) -> int:
         """`write(2)`: the count of bytes taken."""
         ...
 
@@ -32,12 +32,11 @@ class KernelFiles:
 
     def create(self, path: Path) -> int:
         """`open(2)`; a file of that name is an error."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         return os.open(path, flags, 0o600)
 
-    def write(self, descriptor: int, data: bytes) -> int:
-        """`write(2)`."""
-        return os.write(descriptor, data)
+    write = staticmethod(os.write)
+    """`write(2)`; no method around it, for it is called twice per request."""
 
     def sync(self, descriptor: int) -> None:
         """`fdatasync(2)`."""

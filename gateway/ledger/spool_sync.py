@@ -11,32 +11,36 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+import msgspec
+
+from gateway.ledger.segment import OpenSegment
 from gateway.ledger.spool_files import SpoolFiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncJob:
+class SyncJob(msgspec.Struct, frozen=True, kw_only=True):
     """What to make durable.
 
     Attributes:
         descriptors: Synced in this order.
         finished: Full segments among them, closed afterwards.
+        growing: The segment whose digest has fallen behind, None while it has not.
+        growing_bytes: How much of it the digest shall cover.
         next_path: A file to make for the next segment, with its name made durable; None for none.
         directory: Descriptor of the folder of `next_path`.
     """
 
     descriptors: tuple[int, ...]
     finished: tuple[int, ...]
+    growing: OpenSegment | None
+    growing_bytes: int
     next_path: Path | None
     directory: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncDone:
+class SyncDone(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a job.
 
     Attributes:
@@ -93,6 +97,8 @@ class SyncThread:
             next_descriptor = self._make_next(job)
             if next_descriptor is not None:
                 self._files.sync(job.directory)
+            if job.growing is not None:
+                job.growing.read_on(job.growing_bytes)
         except OSError as error:
             return SyncDone(error=error, next_descriptor=next_descriptor)
         finally:

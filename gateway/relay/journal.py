@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import anyio
 import msgspec
 
 from gateway.clock import Clock
 from gateway.errors import LedgerUnavailable
 from gateway.ledger.errors import SpoolError
 from gateway.ledger.price_label import price_label
-from gateway.ledger.records import AttemptStatus, CostLine, Intent, Record, Settlement
+from gateway.ledger.records import AttemptStatus, Intent, Record, Settlement
 from pricing.errors import PricingError
 from pricing.money import PicoUsd, round_reported_usd
 from pricing.price_book import PriceVersion, Unpriced
-from pricing.quote import Charge, charge
+from pricing.quote import EVENT_PICO_USD_MAX, Charge, CostLine, charge
 from pricing.usage import Quality, Usage
 from providers.contract import UsageReport
 
 LEDGER_RETRY_S = 5.0
-EVENT_PICO_USD_MAX = 10**18
-"""The ledger's own limit, a million dollars; counts beyond it are an upstream's nonsense."""
-
 CODE_CHARS_MAX = 64
 REQUEST_ID_CHARS_MAX = 200
 """Upstreams name their errors and requests; a hostile one shall not fill the ledger with it."""
 
-_IDENTIFIER = re.compile(r"[!-~]+")
+_STATUS_NAMES = {status: status.value for status in AttemptStatus}
+_EXACT, _ESTIMATED, _UNKNOWN = (
+    quality.value for quality in (Quality.EXACT, Quality.ESTIMATED, Quality.UNKNOWN)
+)
+# Reading an enum's value costs two calls.
 
 
 class Spool(Protocol):
@@ -151,6 +151,11 @@ class Journal:
             LedgerUnavailable: The spool takes no record (disk full, failed disk).
         """
         provider, _, upstream_model = deployment.partition("/")
+        price_version = ""
+        if not isinstance(price, Unpriced):
+            price_version = price.version_id
+            if price.is_nominal:
+                price_version = price_label(price_version, is_nominal=True)
         event_id = self.new_id()
         intent = Intent(
             event_id=event_id,
@@ -167,9 +172,7 @@ class Journal:
             tags=booking.tags,
             cost_tags=booking.cost_tags,
             reason=reason,
-            price_version=""
-            if isinstance(price, Unpriced)
-            else price_label(price.version_id, is_nominal=price.is_nominal),
+            price_version=price_version,
             exposure_pico_usd=exposure_pico_usd,
             is_stream=booking.is_stream,
             route=booking.route,
@@ -197,7 +200,7 @@ class Journal:
             LedgerUnavailable: The disk failed, or takes too long.
         """
         try:
-            with anyio.fail_after(self.durable_wait_s):
+            async with asyncio.timeout(self.durable_wait_s):
                 await self.spool.durable(attempt.position)
         except (SpoolError, TimeoutError) as error:
             raise LedgerUnavailable(
@@ -211,91 +214,73 @@ class Journal:
         Raises:
             SpoolError: It could not be written; the loader will book the intent as unknown.
         """
-        settlement = self._settlement(attempt, outcome)
-        self.spool.append(settlement)
-        return settlement
-
-    def _settlement(self, attempt: OpenAttempt, outcome: Outcome) -> Settlement:
-        usage, quality = _booked_usage(outcome)
-        charged = _charge(usage, attempt.price)
-        provider_cost = _provider_cost(outcome.usage)
-        return Settlement(
+        report = outcome.usage
+        reported_usd: str | None = None
+        if report is None:
+            usage, quality = _uncounted(outcome)
+        else:
+            usage, reported_usd = report.usage, report.provider_cost_usd
+            is_exact = report.is_consistent and outcome.is_usage_final
+            quality = _EXACT if is_exact else _ESTIMATED
+        used = usage.named()
+        lines: tuple[CostLine, ...] = ()
+        cost_pico_usd: PicoUsd | None = None
+        if not isinstance(attempt.price, Unpriced):
+            charged = charge(used, attempt.price)
+            # Counts that cost more than an entry can hold are an upstream's nonsense: unpriced.
+            if isinstance(charged, Charge) and charged.total_pico_usd <= EVENT_PICO_USD_MAX:
+                lines, cost_pico_usd = charged.lines, charged.total_pico_usd
+        settlement = Settlement(
             event_id=attempt.event_id,
             settled_at_us=self.clock.wall_us(),
-            status=outcome.status.value,
-            quality=quality.value,
-            usage={meter.value: units for meter, units in usage.meters()},
-            lines=() if isinstance(charged, Unpriced) else _lines(charged),
-            cost_pico_usd=None if isinstance(charged, Unpriced) else charged.total_pico_usd,
-            provider_cost_pico_usd=provider_cost,
+            status=_STATUS_NAMES[outcome.status],
+            quality=quality,
+            usage=used,
+            lines=lines,
+            cost_pico_usd=cost_pico_usd,
+            provider_cost_pico_usd=None if reported_usd is None else _provider_cost(reported_usd),
             http_status=outcome.http_status,
-            error_code=_identifier(outcome.error_code, CODE_CHARS_MAX),
+            error_code=outcome.error_code and _identifier(outcome.error_code, CODE_CHARS_MAX),
             upstream_request_id=_identifier(outcome.upstream_request_id, REQUEST_ID_CHARS_MAX),
             finish_reason=_identifier(outcome.finish_reason, CODE_CHARS_MAX),
             ttft_us=outcome.ttft_us,
             duration_us=round((self.clock.monotonic_s() - attempt.started_s) * 1_000_000),
         )
+        self.spool.append(settlement)
+        return settlement
 
 
 def _identifier(text: str, chars_max: int) -> str:
     """What an upstream gave as a name; `unnamed` for any other text, which may be content (G7)."""
-    if not text:
-        return ""
     cut = text[:chars_max]
-    return cut if _IDENTIFIER.fullmatch(cut) else "unnamed"
+    is_name = cut.isascii() and cut.isprintable() and " " not in cut
+    return cut if is_name else "unnamed"
 
 
-def _booked_usage(outcome: Outcome) -> tuple[Usage, Quality]:
-    """Which counts are charged, by `finance_policy.md` 2.4.
+def _uncounted(outcome: Outcome) -> tuple[Usage, str]:
+    """What is charged where the upstream gave no counts, by `finance_policy.md` 2.4.
 
     Counts of the upstream always win. Without them a refused attempt used nothing, exactly; an
     answer that went through, or that a client cut, is counted from what passed; an empty answer and
     a stream that broke are booked as nothing with their exposure kept: elsewhere a guess billed
     23 USD for one broken prompt.
     """
-    if outcome.usage is not None:
-        is_exact = outcome.usage.is_consistent and outcome.is_usage_final
-        return outcome.usage.usage, Quality.EXACT if is_exact else Quality.ESTIMATED
     match outcome.status:
         case AttemptStatus.NOT_SENT | AttemptStatus.REJECTED:
-            return Usage(), Quality.EXACT
+            return Usage(), _EXACT
         case AttemptStatus.OK | AttemptStatus.CLIENT_LEFT if outcome.output_tokens_estimate:
             counted = Usage(
                 input_tokens=outcome.prompt_tokens_estimate,
                 output_tokens=outcome.output_tokens_estimate,
             )
-            return counted, Quality.ESTIMATED
+            return counted, _ESTIMATED
         case _:
-            return Usage(), Quality.UNKNOWN
+            return Usage(), _UNKNOWN
 
 
-def _charge(usage: Usage, price: PriceVersion | Unpriced) -> Charge | Unpriced:
-    if isinstance(price, Unpriced):
-        return price
-    charged = charge(usage, price)
-    if isinstance(charged, Charge) and charged.total_pico_usd > EVENT_PICO_USD_MAX:
-        return Unpriced(reason="the upstream's counts cost more than an entry can hold")
-    return charged
-
-
-def _lines(charged: Charge) -> tuple[CostLine, ...]:
-    return tuple(
-        CostLine(
-            meter=line.meter.value,
-            units=line.units,
-            rate_pico_usd=line.rate.pico_usd,
-            rate_per_units=line.rate.per_units,
-            cost_pico_usd=line.cost_pico_usd,
-        )
-        for line in charged.lines
-    )
-
-
-def _provider_cost(report: UsageReport | None) -> PicoUsd | None:
-    if report is None or report.provider_cost_usd is None:
-        return None
+def _provider_cost(reported_usd: str) -> PicoUsd | None:
     try:
-        cost = round_reported_usd(report.provider_cost_usd)
+        cost = round_reported_usd(reported_usd)
     except PricingError:
         return None  # an upstream's nonsense is no reason to lose the row
     return cost if cost <= EVENT_PICO_USD_MAX else None

@@ -12,9 +12,10 @@ from gateway.ledger import schema, segment
 from gateway.ledger.database import blocking_engine, sqlite_path
 from gateway.ledger.errors import DatabaseUnavailable
 from gateway.ledger.loader import Loader
-from gateway.ledger.records import EVENT_PICO_USD_MAX, encode
+from gateway.ledger.records import encode
 from gateway.ledger.rounds import LoaderLimits, Rounds
 from gateway.ledger.segment import encode_frame
+from pricing.quote import EVENT_PICO_USD_MAX
 from tests.gateway.ledger_samples import (
     PRICE_PICO,
     FakeClock,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -136,3 +138,24 @@ def test_taking_frames_gives_what_a_scan_gives_up_to_the_first_damage(payloads, 
     assert taken.payloads == [frame.payload for frame in expected]
     assert taken.starts == [frame.start for frame in expected]
     assert taken.end == (expected[-1].end if expected else segment.HEADER_BYTES)
+
+
+@given(st.binary(max_size=600_000), st.lists(st.integers(0, 600_000), max_size=4))
+def test_a_running_digest_is_that_of_the_whole_wherever_it_stopped(tmp_path_factory, data, stops):
+    path = tmp_path_factory.mktemp("digest") / "file"
+    path.write_bytes(data)
+    descriptor = os.open(path, os.O_RDONLY)
+    running = segment.RunningDigest()
+    for stop in sorted(min(stop, len(data)) for stop in stops):
+        running = running.follow(descriptor, stop)
+        assert (running.size_bytes, running.value()) == (stop, segment.digest(data[:stop]))
+    assert running.follow(descriptor, len(data)).value() == segment.digest(data)
+    os.close(descriptor)
+
+
+def test_a_digest_of_more_than_there_is_is_an_error(tmp_path):
+    (tmp_path / "file").write_bytes(b"short")
+    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
+    with pytest.raises(OSError, match="shorter than was written"):
+        segment.RunningDigest().follow(descriptor, 6)
+    os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 
 import anyio
@@ -196,3 +197,33 @@ async def test_what_is_appended_in_one_turn_of_the_loop_shares_a_sync(tmp_path):
                 waiters.start_soon(writer.durable, writer.append(intent(n)))
         assert len(files.synced) <= 2
         await close(writer)
+
+
+async def test_the_digest_of_a_growing_segment_is_followed_by_the_thread(tmp_path):
+    writer = open_spool(tmp_path / "w", segment_bytes=1_000_000)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run)
+        written = [intent(n, reason="x" * 10_000) for n in range(150)]
+        followed = set()
+        for record in written:
+            await writer.durable(writer.append(record))
+            followed.add(writer._segment.digest.size_bytes)
+        await close(writer)
+    assert len(followed) >= 3, "in steps, while the segment grew"
+    assert records_in(tmp_path / "w") == written
+    first, second = (segment.segment_path(tmp_path / "w", number) for number in (1, 2))
+    header = segment.read_header(second)
+    assert header is not None
+    assert header.previous_digest == segment.file_digest(first)
+
+
+async def test_a_segment_that_cannot_be_read_back_fails_for_good(tmp_path):
+    writer = open_spool(tmp_path / "w")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run)
+        os.truncate(segment.segment_path(tmp_path / "w", 1), segment.HEADER_BYTES)
+        writer._segment.size_bytes = 600_000
+        with pytest.raises(SpoolError, match="shorter than was written"):
+            await writer.durable(writer.append(intent(1)))
+    assert writer.health is Health.FAILED
+    await close(writer)

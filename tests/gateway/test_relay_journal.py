@@ -8,11 +8,10 @@ import anyio
 import pytest
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import records
 from gateway.ledger.errors import SpoolError, SpoolFull
 from gateway.ledger.price_label import is_nominal
 from gateway.ledger.records import AttemptStatus, Intent, Settlement, decode, encode
-from gateway.relay.journal import EVENT_PICO_USD_MAX, Booking, Journal, Outcome
+from gateway.relay.journal import Booking, Journal, Outcome
 from pricing.money import PicoUsd, rate_per_hour_us, rate_per_mtok
 from pricing.price_book import Basis, PriceVersion, Unpriced
 from pricing.usage import Meter, Usage
@@ -185,7 +184,6 @@ def test_counts_that_no_ledger_could_hold_leave_the_attempt_unpriced():
     usage = report(output_tokens=10**12 - 1)
     found = made.settle(begin(made), Outcome(status=S.OK, usage=usage, is_usage_final=True))
     assert (found.cost_pico_usd, found.lines) == (None, ())
-    assert EVENT_PICO_USD_MAX == records.EVENT_PICO_USD_MAX
     assert decode(encode(found)) == found
 
 
@@ -240,6 +238,24 @@ def test_what_an_upstream_names_is_cut():
     )
     lengths = (len(found.error_code), len(found.finish_reason), len(found.upstream_request_id))
     assert lengths == (64, 64, 200)
+
+
+NAMES = {
+    "a plain name": ("stop", "stop"),
+    "every printable character but the space": ("!~" * 9, "!~" * 9),
+    "a space": ("my secret", "unnamed"),
+    "a line break": ("a\nb", "unnamed"),
+    "a control character": ("a\x7f", "unnamed"),
+    "a letter beyond ASCII": ("gr\u00fc\u00df", "unnamed"),
+    "what is no name only beyond the limit": ("n" * 64 + " tail", "n" * 64),
+}
+
+
+@pytest.mark.parametrize(("text", "kept"), NAMES.values(), ids=NAMES.keys())
+def test_what_an_upstream_names_is_kept_where_it_can_be_no_content(text, kept):
+    made = journal()
+    found = made.settle(begin(made), Outcome(finish_reason=text, error_code=text))
+    assert (found.finish_reason, found.error_code) == (kept, kept)
 
 
 def test_nothing_is_dispatched_without_its_intent():

@@ -55,7 +55,9 @@ whole_prices = st.builds(
 
 
 def test_each_used_meter_is_one_line_at_its_rate() -> None:
-    charged = charge(Usage(input_tokens=1000, cache_read_tokens=500, output_tokens=10), TOKEN_PRICE)
+    charged = charge(
+        Usage(input_tokens=1000, cache_read_tokens=500, output_tokens=10).named(), TOKEN_PRICE
+    )
     assert isinstance(charged, Charge)
     assert [(line.meter, line.units, line.cost_pico_usd) for line in charged.lines] == [
         (Meter.INPUT, 1000, 50_000_000),
@@ -66,27 +68,30 @@ def test_each_used_meter_is_one_line_at_its_rate() -> None:
 
 
 def test_nothing_used_is_a_charge_of_nothing() -> None:
-    assert charge(Usage(), TOKEN_PRICE) == Charge(lines=(), total_pico_usd=0)
+    assert charge({}, TOKEN_PRICE) == Charge(lines=(), total_pico_usd=0)
 
 
 def test_a_fallback_rate_is_shown_on_the_line_of_its_own_meter() -> None:
-    charged = charge(Usage(cache_write_tokens=2, reasoning_tokens=3), TOKEN_PRICE)
+    charged = charge(Usage(cache_write_tokens=2, reasoning_tokens=3).named(), TOKEN_PRICE)
     assert isinstance(charged, Charge)
-    assert [(line.meter, line.rate) for line in charged.lines] == [
+    assert [
+        (line.meter, Rate(pico_usd=line.rate_pico_usd, per_units=line.rate_per_units))
+        for line in charged.lines
+    ] == [
         (Meter.CACHE_WRITE, rate_per_mtok("0.05")),
         (Meter.REASONING, rate_per_mtok("0.08")),
     ]
 
 
 def test_one_meter_without_a_rate_makes_the_whole_attempt_unpriced() -> None:
-    assert charge(Usage(input_tokens=5, images=1), TOKEN_PRICE) == Unpriced(
+    assert charge(Usage(input_tokens=5, images=1).named(), TOKEN_PRICE) == Unpriced(
         reason="no rate for images"
     )
 
 
 def test_a_busy_time_price_charges_busy_time_and_nothing_else() -> None:
     charged = charge(
-        Usage(input_tokens=10, output_tokens=10, requests=1, gpu_us=1_000_000), GPU_PRICE
+        Usage(input_tokens=10, output_tokens=10, requests=1, gpu_us=1_000_000).named(), GPU_PRICE
     )
     assert isinstance(charged, Charge)
     assert [line.meter for line in charged.lines] == [Meter.GPU_US]
@@ -94,14 +99,14 @@ def test_a_busy_time_price_charges_busy_time_and_nothing_else() -> None:
 
 
 def test_busy_time_on_a_token_price_is_information_only() -> None:
-    assert charge(Usage(input_tokens=1, gpu_us=10**9), TOKEN_PRICE) == charge(
-        Usage(input_tokens=1), TOKEN_PRICE
+    assert charge(Usage(input_tokens=1, gpu_us=10**9).named(), TOKEN_PRICE) == charge(
+        Usage(input_tokens=1).named(), TOKEN_PRICE
     )
 
 
 def test_a_busy_time_price_without_its_rate_is_unpriced() -> None:
     empty = PriceVersion(source="test", basis=Basis.GPU_TIME, rates={})
-    assert charge(Usage(gpu_us=1), empty) == Unpriced(reason="no rate for gpu_us")
+    assert charge(Usage(gpu_us=1).named(), empty) == Unpriced(reason="no rate for gpu_us")
     workload = Workload(prompt_tokens=1, expected_output_tokens=1, max_output_tokens=1)
     assert quote(workload, empty, speed=SPEED) == Unpriced(reason="no rate for gpu_us")
 
@@ -110,7 +115,7 @@ def test_a_busy_time_price_without_its_rate_is_unpriced() -> None:
 def test_a_charge_is_the_sum_of_its_exactly_rounded_lines_or_unpriced(
     usage: Usage, price: PriceVersion
 ) -> None:
-    charged = charge(usage, price)
+    charged = charge(usage.named(), price)
     used = {meter: units for meter, units in usage.meters() if meter is not Meter.GPU_US}
     if any(price.rate_for(meter) is None for meter in used):
         assert isinstance(charged, Unpriced)
@@ -119,7 +124,7 @@ def test_a_charge_is_the_sum_of_its_exactly_rounded_lines_or_unpriced(
     assert {line.meter: line.units for line in charged.lines} == used
     for line in charged.lines:
         assert line.cost_pico_usd == round(
-            Fraction(line.units * line.rate.pico_usd, line.rate.per_units)
+            Fraction(line.units * line.rate_pico_usd, line.rate_per_units)
         )
     assert charged.total_pico_usd == sum(line.cost_pico_usd for line in charged.lines)
 
@@ -252,7 +257,9 @@ def test_the_upper_bound_leaves_room_for_rounding_a_split_prompt_up_line_by_line
     halves = PriceVersion(source="test", rates={Meter.INPUT: Rate(pico_usd=3, per_units=2)})
     workload = Workload(prompt_tokens=3, expected_output_tokens=0, max_output_tokens=0)
     quoted = quote(workload, halves)
-    charged = charge(Usage(input_tokens=1, cache_read_tokens=1, cache_write_tokens=1), halves)
+    charged = charge(
+        Usage(input_tokens=1, cache_read_tokens=1, cache_write_tokens=1).named(), halves
+    )
     assert isinstance(quoted, Quote)
     assert isinstance(charged, Charge)
     # Each line of 1.5 is charged as 2, while 3 tokens in one line would be 4.
@@ -281,7 +288,7 @@ def test_no_charge_within_the_maxima_is_above_the_upper_bound(
         input_tokens=prompt - read - written, cache_read_tokens=read, cache_write_tokens=written,
         output_tokens=output - reasoning, reasoning_tokens=reasoning, requests=int(Meter.REQUESTS in price.rates),
     )  # fmt: skip
-    charged = charge(usage, price)
+    charged = charge(usage.named(), price)
     if isinstance(quoted, Quote) and isinstance(charged, Charge):
         assert charged.total_pico_usd <= quoted.upper_bound_pico_usd
 
@@ -303,7 +310,7 @@ def test_the_expected_cost_is_the_charge_for_the_expected_counts(
     )
     fee = int(Meter.REQUESTS in price.rates)
     usage = Usage(input_tokens=prompt, cache_read_tokens=cached, output_tokens=output, requests=fee)
-    quoted, charged = quote(workload, price), charge(usage, price)
+    quoted, charged = quote(workload, price), charge(usage.named(), price)
     if isinstance(charged, Unpriced):
         assert isinstance(quoted, Unpriced)
     else:
