@@ -15,7 +15,7 @@ from gateway.dialects import openai_chat
 from gateway.dialects.controls import CONTROL_MARK, NO_CONTROLS, Controls, read_controls
 from gateway.http.cycle import Cycle
 from gateway.http.errors import error_headers, openai_body, openai_event, row_of
-from gateway.http.guard import Ending, RequestGuard
+from gateway.http.guard import Ending
 from gateway.http.messages import (
     BODY_STALL_S,
     JSON_TYPE,
@@ -157,23 +157,16 @@ class ChatCall:
 
     async def _relay(self, job: Job) -> None:
         service, cycle, client = self._service, self._cycle, self._client
-        task = asyncio.current_task()
-        assert task is not None, "a request is served by a task"
         if cycle.disconnected:  # while a large body was parsed
             raise ClientGone
-        limits = service.relay.limits
-        guard = RequestGuard(task, client, patience_s=limits.patience_s, drain_s=limits.drain_s)
-        cycle.on_gone = guard.client_left
-        service.relays[client] = guard
+        guard = service.relays.add(cycle, client, limits=service.relay.limits)
         try:
             await service.relay.run(job, client)
         except asyncio.CancelledError:
             if not guard.took_over():
                 raise
         finally:
-            guard.stop()
-            cycle.on_gone = None
-            del service.relays[client]
+            service.relays.remove(guard)
         if client.has_left:
             raise ClientGone
         if guard.ending is None or client.is_finished:

@@ -13,10 +13,9 @@ from gateway.admission.admit import Admission
 from gateway.auth.directory import KeyDirectory
 from gateway.channel import Channel
 from gateway.clock import Clock
-from gateway.http.guard import Ending, RequestGuard
+from gateway.http.guard import Guards
 from gateway.http.overload import Overload
 from gateway.relay.attempts import Relay
-from gateway.relay.client_stream import ClientStream
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import Scraper
 from gateway.telemetry.trail import Trails
@@ -46,7 +45,7 @@ class Service:
         trails: For traces and the access log; None when both are off.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
-        relays: Answers that are being relayed now, with what ends each.
+        relays: Answers that are being relayed now.
         started_s: Whole seconds since the epoch at which the worker started.
     """
 
@@ -67,32 +66,30 @@ class Service:
     trails: Trails | None = None
     is_draining: bool = False
     in_flight: int = 0
-    relays: dict[ClientStream, RequestGuard] = field(
-        default_factory=dict[ClientStream, RequestGuard]
-    )
-    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    relays: Guards = field(default_factory=Guards)
+    _idle: asyncio.Event | None = None  # for those who wait for it
 
     def enter(self) -> None:
         """Count a request in."""
         self.in_flight += 1
-        self._idle.clear()
 
     def leave(self) -> None:
         """Count a request out."""
         self.in_flight -= 1
-        if not self.in_flight:
+        if self._idle is not None and not self.in_flight:
             self._idle.set()
+            self._idle = None
 
     async def wait_idle(self) -> None:
         """Return once no request is in flight."""
         if self.in_flight:
+            if self._idle is None:
+                self._idle = asyncio.Event()
             await self._idle.wait()
 
     async def cut(self) -> None:
         """End what is still being relayed: attempts are settled, clients are told why."""
-        for client, guard in self.relays.items():
-            client.is_cut = True
-            guard.end(Ending.CUT)
+        self.relays.cut()
         with anyio.move_on_after(CUT_S):
             await self.wait_idle()
 
