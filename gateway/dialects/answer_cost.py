@@ -17,7 +17,8 @@ from msgspec import Raw
 
 from gateway.dialects.openai_answer import with_cost
 
-_KEY: Final = b'"usage"'
+_KEY_BYTES: Final = len(b'"usage"')
+_COLON: Final = ord(":")
 _WHITE: Final = b" \t\r\n"
 _DIGITS: Final = b"0123456789"
 
@@ -56,26 +57,30 @@ def answer_with_cost(raw: bytes, counts: bytes | None, cost_usd: str | None) -> 
         return with_cost(raw, cost_usd, None)
     if cost_usd is None:
         return raw
-    return b'%b,"cost_usd":"%b"}%b' % (raw[: end - 1], cost_usd.encode(), raw[end:])
+    return b"".join((raw[: end - 1], b',"cost_usd":"', cost_usd.encode(), b'"}', raw[end:]))
 
 
 def _end_of_usage(raw: bytes, counts: bytes) -> int | None:
     """Where the only top-level `usage` ends, None unless it is certain and takes a member more."""
-    if len(counts) > _COUNTS_BYTES_MAX or not _takes_a_cost(counts.translate(None, _DIGITS)):
+    size = len(counts)
+    if size > _COUNTS_BYTES_MAX or not _takes_a_cost(counts.translate(None, _DIGITS)):
         return None
-    key = raw.rfind(_KEY)
-    if key < 0 or raw.find(_KEY, 0, key) >= 0:
+    key = raw.rfind(b'"usage"')
+    if key < 0 or raw.find(b'"usage"', 0, key) >= 0:
         return None  # elsewhere in the answer, too: perhaps a second time at the top
     if b"\\" in raw and (b"\\u006" in raw or b"\\u007" in raw):
         return None  # a letter of some name may be spelt so, and the name be `usage`
-    start = raw.find(counts, key)
-    if start < 0 or raw[key + len(_KEY) : start].strip(_WHITE) != b":":
-        return None
-    end = start + len(counts)
+    start = key + _KEY_BYTES + 1
+    if not raw.startswith(counts, start) or raw[start - 1] != _COLON:
+        start = raw.find(counts, key)
+        if start < 0 or raw[key + _KEY_BYTES : start].strip(_WHITE) != b":":
+            return None
+    end = start + size
     # One brace behind it closes one object, so that the counts stand at the top.
-    if raw.count(b"}", end) != 1 and bytes(_SPOT.decode(raw).usage) != counts:
-        return None  # they are those of a vendor's own member
-    return end
+    if end + 1 == len(raw) or raw.count(b"}", end) == 1:
+        return end
+    # Else they may be those of a vendor's own member.
+    return end if bytes(_SPOT.decode(raw).usage) == counts else None
 
 
 @lru_cache(maxsize=_SHAPES_MAX)  # an upstream's counts look alike from answer to answer

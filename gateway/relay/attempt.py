@@ -7,6 +7,8 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gateway.clock import Clock
 from gateway.dialects.openai_answer import AnswerEncoder, FinalFacts
 from gateway.errors import GatewayError
@@ -55,8 +57,7 @@ class RelayParts:
     status_of: Callable[[GatewayError], int]
 
 
-@dataclass(slots=True, kw_only=True)
-class Attempt:
+class Attempt(msgspec.Struct, kw_only=True, eq=False):
     """One call to one deployment, from intent to settlement.
 
     Attributes:
@@ -161,7 +162,8 @@ class Attempt:
             if data:
                 if not client.has_content:
                     await self._begin(facts)
-                await client.write(data)
+                if client.put(data):
+                    await client.drain()
 
     async def _begin(self, facts: AttemptFacts) -> None:
         """The first content: headers go out, and there is no way back."""
@@ -192,13 +194,24 @@ class Attempt:
         """
         if not seen.content_events and self._refuses_empty(seen):
             raise UpstreamFault("the answer ended without any content", code="empty_answer")
-        if self.ttft_us is None:
+        ttft_us = self.ttft_us
+        if ttft_us is None:
             # Nothing was streamed: the whole answer is the first content that goes out.
-            self.ttft_us = self._since_accepted_us()
+            after_s = self.relay.clock.monotonic_s() - self.job.accepted_s
+            ttft_us = self.ttft_us = round(after_s * 1_000_000)
         if self.client.has_left:  # the upstream was read to its end for its counts
             return self._left(seen, facts, is_usage_final=True)
-        return self._outcome(
-            seen, facts, AttemptStatus.OK, http_status=200, error_code="", is_usage_final=True
+        usage = facts.closing_usage or seen.usage
+        return Outcome(  # as `_outcome` does, which most requests never need
+            status=AttemptStatus.OK,
+            usage=usage,
+            is_usage_final=True,
+            output_tokens_estimate=seen.output_tokens_estimate if usage is None else 0,
+            prompt_tokens_estimate=self.job.prompt_tokens_estimate,
+            http_status=200,
+            upstream_request_id=facts.upstream_request_id or "",
+            finish_reason=seen.finish_reason,
+            ttft_us=ttft_us,
         )
 
     def _refuses_empty(self, seen: Seen) -> bool:
@@ -300,14 +313,17 @@ class Attempt:
     ) -> tuple[bytes, bytes]:
         """Head and body of an answer that is not a stream; from here on there is no way back."""
         self.client.has_content = True
-        head, cost_usd = self._head_lines(facts), None
+        lines, cost_usd = JSON_HEADER, None
         if settlement is not None and settlement.cost_pico_usd is not None:
             cost_usd = format_usd(settlement.cost_pico_usd)
-            head += b"x-fareway-cost-usd: %b\r\n" % cost_usd.encode()
+            lines = b"x-fareway-cost-usd: %b\r\n%b" % (cost_usd.encode(), JSON_HEADER)
         body = parts.body(cost_usd)
         if body is None:
             body = parts.encoded(self._encoder(facts), cost_usd)
-        return head + JSON_HEADER, body
+        head = self.job.head_lines(
+            self.candidate.deployment, len(self.failures) + 1, facts.adapted, lines
+        )
+        return head, body
 
     async def _finish(
         self, frames: StreamFrames, facts: AttemptFacts, settlement: Settlement | None

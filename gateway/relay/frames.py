@@ -103,6 +103,12 @@ class StreamFrames(msgspec.Struct, kw_only=True):
         Raises:
             BadWire: Too much came without any content.
         """
+        held = self._held
+        if not held and len(batch) == 1 and isinstance(only := batch[0], OpaqueRun):
+            # Most of a stream: nothing waits, and what came goes on as it is.
+            self.content_events += only.count
+            self._content_frame = self._frame = raw = only.raw
+            return raw
         for event in batch:
             if isinstance(event, OpaqueRun):
                 self.content_events += event.count

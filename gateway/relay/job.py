@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.relay.journal import Booking
-from gateway.relay.request_head import RequestHead, attempt_lines, header_text
+from gateway.relay.request_head import HEAD_LINES, RequestHead, attempt_lines, header_text
 from gateway.routing.ranking import Candidate
 from gateway.telemetry.trail import RequestTrail
 from providers.contract import ChatRequest, Deadlines
@@ -42,19 +42,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     is_narrowed_by_privacy: bool = False
 
-    def head_lines(self, deployment: str, attempts: int, adapted: Sequence[str]) -> bytes:
+    def head_lines(
+        self, deployment: str, attempts: int, adapted: Sequence[str], more: bytes = b""
+    ) -> bytes:
         """Response header lines: the request's, and those that name an attempt.
 
         Args:
             deployment: Its deployment.
             attempts: Its number.
             adapted: Changes to the request that were made for it.
+            more: Lines that follow.
         """
-        lines = self.head.lines(attempt_lines(deployment, attempts))
         if self.adapted or adapted:
             changes = header_text(", ".join([*self.adapted, *adapted]))
-            lines += b"x-fareway-adapted: %b\r\n" % changes
-        return lines
+            more = b"x-fareway-adapted: %b\r\n%b" % (changes, more)
+        head = self.head
+        return HEAD_LINES % (
+            head.id_lines,
+            head.tags,
+            (head.overhead_s or 0.0) * 1000,
+            attempt_lines(deployment, attempts),
+            more,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

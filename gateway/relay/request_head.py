@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
+
+HEAD_LINES: Final = b"%bx-fareway-tags: %b\r\nx-fareway-overhead-ms: %.2f\r\n%b%b"
+"""Lines of the id, tags, overhead in milliseconds, lines of the attempt, further lines."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,18 +38,9 @@ class RequestHead:
         if self.overhead_s is None:
             self.overhead_s = now_s - self.ready_s
 
-    def lines(self, more: bytes = b"") -> bytes:
-        """The header lines, each with its line end.
-
-        Args:
-            more: Lines that follow.
-        """
-        return b"%bx-fareway-tags: %b\r\nx-fareway-overhead-ms: %.2f\r\n%b" % (
-            self.id_lines,
-            self.tags,
-            (self.overhead_s or 0.0) * 1000,
-            more,
-        )
+    def lines(self) -> bytes:
+        """The header lines, each with its line end."""
+        return HEAD_LINES % (self.id_lines, self.tags, (self.overhead_s or 0.0) * 1000, b"", b"")
 
 
 @lru_cache(maxsize=1024)  # the same few for every request
