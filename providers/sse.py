@@ -61,7 +61,14 @@ class SseDecoder:
         """
         if self._head is not None:
             chunk = self._without_mark(chunk)
-        elif chunk.endswith(b"\n\n") and self._is_one_event(chunk):
+        elif (
+            # One event of one line, which is how slower streams come.
+            chunk.startswith(b"data: ")
+            and chunk.find(b"\n") == len(chunk) - 2 <= self._max_frame_bytes
+            and chunk.endswith(b"\n\n")
+            and b"\r" not in chunk
+            and not (self._line_parts or self._data or self._event or self._skips_lf)
+        ):
             return [Frame(chunk[6:-2])]
         if self._skips_lf and chunk:
             self._skips_lf = False
@@ -136,15 +143,6 @@ class SseDecoder:
             return b""
         self._head = None
         return head.removeprefix(_BYTE_ORDER_MARK)
-
-    def _is_one_event(self, chunk: bytes) -> bool:
-        """Whether a read is one event of one line, which is how slower streams come."""
-        return (
-            chunk.startswith(b"data: ")
-            and chunk.find(b"\n") == len(chunk) - 2 <= self._max_frame_bytes
-            and b"\r" not in chunk
-            and not (self._line_parts or self._data or self._event or self._skips_lf)
-        )
 
     def _take_events(self, chunk: bytes, frames: list[Frame]) -> bytes:
         """Interpret whole events from an event boundary on and return what is behind the last."""

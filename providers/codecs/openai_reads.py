@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from providers.codecs.openai_stream import ChatStream, is_idle_member, is_plain_content
 from providers.codecs.plain_runs import PlainRuns
@@ -12,8 +12,7 @@ from providers.sse import SseDecoder
 _EVENT_END = b"\n\n"
 
 
-@dataclass(slots=True, kw_only=True)
-class ChatReads:
+class ChatReads(msgspec.Struct, kw_only=True):
     """Feeds a stream's reads to its codec, past which runs of plain content go as they came.
 
     Attributes:
@@ -21,8 +20,10 @@ class ChatReads:
     """
 
     stream: ChatStream
-    _decoder: SseDecoder = field(default_factory=SseDecoder)
-    _runs: PlainRuns = field(default_factory=lambda: PlainRuns(is_plain_content, is_idle_member))
+    _decoder: SseDecoder = msgspec.field(default_factory=SseDecoder)
+    _runs: PlainRuns = msgspec.field(
+        default_factory=lambda: PlainRuns(is_plain_content, is_idle_member)
+    )
 
     def feed(self, read: bytes) -> list[Event]:
         """Take one read and return the events that it completes.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -65,14 +64,16 @@ _LABEL = msgspec.json.Decoder(_Label)
 _LOOKED_AT = frozenset({*_Chunk.__struct_fields__, *_Label.__struct_fields__})
 _SPLITTER = json.JSONDecoder()
 _DONE = b"[DONE]"
+_PLAIN_ENDS = frozenset({"stop", "length"})
+"""Reasons of a text's end that no rule changes."""
+
 _GLUED_MAX = 64
 """Most objects that are taken apart; intermediaries glue a few, and each one costs the loop."""
 
 _BETWEEN = re.compile(r"\s*(?:data:\s*)?")
 
 
-@dataclass(slots=True, kw_only=True)
-class ChatStream:
+class ChatStream(msgspec.Struct, kw_only=True):
     """One answer as it streams in.
 
     Attributes:
@@ -86,6 +87,7 @@ class ChatStream:
         failure: Set by `decode` when the stream failed; raise it after its events are handed on.
         upstream_model: The model name in the answer, None until it was seen.
         faults: Deviations from the wire that were put right, by kind.
+        is_finished: Whether every choice has ended; usage may still follow.
     """
 
     deployment: str
@@ -97,16 +99,12 @@ class ChatStream:
     has_content: bool = False
     failure: ProviderError | None = None
     upstream_model: str | None = None
-    faults: dict[str, int] = field(default_factory=dict[str, int])
-    _finished: set[int] = field(default_factory=set[int])
-    _repairs: dict[int, ToolCallRepair] = field(default_factory=dict[int, ToolCallRepair])
-    _seen: set[int] = field(default_factory=set[int])
-    _held: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether every choice has ended; usage may still follow."""
-        return len(self._finished) >= self.choices
+    faults: dict[str, int] = {}
+    is_finished: bool = False
+    _finished: set[int] = set()
+    _repairs: dict[int, ToolCallRepair] = {}
+    _seen: set[int] = set()
+    _held: list[tuple[int, bytes]] = []
 
     @property
     def is_over(self) -> bool:
@@ -120,6 +118,9 @@ class ChatStream:
             return events
         for frame in frames:
             data = frame.data
+            if data == _DONE:
+                self.is_done = True
+                break
             if b"\n" in data:
                 data = data.replace(b"\n", b" ")
             try:
@@ -184,20 +185,38 @@ class ChatStream:
         if choices is None:
             choices = []
         if len(choices) == 1 and (raw_usage is NULL or is_null(raw_usage)):
-            only = choices[0]
-            delta = only.delta
-            if (
-                not only.finish_reason
-                and delta is not None
-                and delta.tool_calls is NULL
-                and delta.has_content()
-            ):
-                self.has_content = True
-                if only.index not in self._seen:
-                    self._seen.add(only.index or 0)
-                events.append(OpaqueDelta(raw=data))
+            if self._take_plain(choices[0], data, events):
                 return
+        elif not choices and not self._held:
+            report = report_from(raw_usage, is_alone=True, frame=data)
+            events.append(Preamble(raw=data) if report is None else report)
+            return
         self._take_whole(choices, raw_usage, data, events)
+
+    def _take_plain(self, choice: _Choice, data: bytes, events: list[Event]) -> bool:
+        """Take a frame that is text and nothing else, or an end in OpenAI's words; else False."""
+        delta, index, reason = choice.delta, choice.index or 0, choice.finish_reason
+        if delta is None or delta.tool_calls is not NULL:
+            return False
+        has_text = delta.has_content()
+        if not reason:
+            if not has_text:
+                return False
+            events.append(OpaqueDelta(raw=data))
+        elif reason not in _PLAIN_ENDS or index in self._repairs or index in self._finished:
+            return False
+        else:
+            if has_text:
+                events.append(OpaqueDelta(raw=data))
+            events.append(Finished(reason=reason, index=index, raw=None if has_text else data))
+            self._note_finished(index)
+        self.has_content = True
+        self._seen.add(index)
+        return True
+
+    def _note_finished(self, index: int) -> None:
+        self._finished.add(index)
+        self.is_finished = len(self._finished) >= self.choices
 
     def _take_whole(
         self,
@@ -230,7 +249,7 @@ class ChatStream:
         report = report_from(raw_usage, is_alone=True, frame=None)
         if len(finished) == len(choices) == 1 and self._may_be_cut(*finished[0]):
             if report is None and not (has_calls or has_text):
-                self._finished.add(finished[0][0])
+                self._note_finished(finished[0][0])
                 self._held.append((finished[0][0], edit_choices(data, edits, inner="delta")))
                 return
             if report is not None and self._is_cut(report):
@@ -283,7 +302,7 @@ class ChatStream:
         self.has_content |= main is not None or bool(finished)
         found: list[Event] = [] if main is None else [main]
         for index, reason in finished:
-            self._finished.add(index)
+            self._note_finished(index)
             found.append(Finished(reason=reason, index=index, raw=None if found else data))
         if not found and (has_choices or report is None):
             found.append(Preamble(raw=data))
@@ -373,12 +392,10 @@ def is_plain_content(data: bytes, key: str, text: bytes) -> bool:
     delta = choices[0].delta
     if delta is None or delta.tool_calls is not NULL:
         return False
-    held = {
-        "content": delta.content,
-        "reasoning": delta.reasoning,
-        "reasoning_content": delta.reasoning_content,
-    }
-    return bytes(held[key]) == b'"' + text + b'"'
+    found = delta.content
+    if key != "content":
+        found = delta.reasoning if key == "reasoning" else delta.reasoning_content
+    return bytes(found) == b'"' + text + b'"'
 
 
 def is_idle_member(data: bytes, text: bytes) -> bool:

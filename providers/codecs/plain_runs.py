@@ -84,8 +84,7 @@ class PlainRuns:
             else:
                 count = 1
         else:
-            start, stop = self._start, self._stop
-            texts = [event[start:stop] for event in read[: -len(_END)].split(_END)]
+            texts = self._texts_of(read.split(b"\n"))
             # Put together again they are the read, or something else is among them.
             count = len(texts) if self._joint.join(texts) == text and self._are_texts(texts) else 0
         if count and (self._misses or not self._is_proven):
@@ -105,39 +104,44 @@ class PlainRuns:
         if not self._head or not read.startswith(self._head, at):
             return at, 0
         end = read.rfind(_END, at) + len(_END)
-        if count := self.count(read[at:end]):
+        region = read if at == 0 and end == len(read) else read[at:end]
+        if count := self.count(region):
             return end, count
-        count, end = self._match_leading(read, at)
-        self._note(count)
-        return end, count
+        texts = self._leading(region.split(b"\n"), region)
+        self._note(len(texts))
+        frame_bytes = len(self._head) + len(self._tail)
+        return at + len(texts) * frame_bytes + sum(map(len, texts)), len(texts)
 
     def _note(self, count: int) -> None:
         self._is_proven = self._is_proven or count > 0
         self._misses = max(0, self._misses - count)
 
-    def _match_leading(self, read: bytes, at: int) -> tuple[int, int]:
-        """How many frames fit the template, and where the last ends, when the run ends first."""
-        head, tail = self._head, self._tail
-        texts = read[at + len(head) :].split(self._joint)
-        last = texts.pop()
-        if (cut := last.find(tail)) >= 0:
-            texts.append(last[:cut])
-        if not self._are_texts(texts):
-            texts = self._leading(texts)
-        frames_bytes = len(texts) * (len(head) + len(tail)) + sum(map(len, texts))
-        return len(texts), at + frames_bytes
+    def _texts_of(self, lines: list[bytes]) -> list[bytes]:
+        """What fills the gaps, if every second line is a frame of the run.
 
-    def _leading(self, texts: list[bytes]) -> list[bytes]:
-        """The texts before the first that is none; other frames may hide between two templates."""
+        A read is split at each line end because one byte is found ten times faster than two are.
+        """
+        start, stop = self._start, self._stop
+        return [line[start:stop] for line in lines[:-2:2]]
+
+    def _leading(self, lines: list[bytes], region: bytes) -> list[bytes]:
+        """The texts of the frames before the first that is no frame of the run."""
+        head, tail = self._head, self._tail[: -len(_END)]
+        texts = self._texts_of(lines)
+        # Nearly always the run ends a frame or two before the read does.
+        while texts:
+            last = lines[2 * len(texts) - 2]
+            if last.startswith(head) and last.endswith(tail):
+                break
+            texts.pop()
+        run = self._joint.join(texts) + self._tail
+        if region.startswith(run, len(head)) and self._are_texts(texts):
+            return texts
         good: list[bytes] = []
-        for text in texts:
-            if self._are_texts([text]):
-                good.append(text)
-                continue
-            cut = text.find(self._tail)
-            if cut >= 0 and self._are_texts([text[:cut]]):
-                good.append(text[:cut])
-            break
+        for text, frame, blank in zip(texts, lines[::2], lines[1::2], strict=False):
+            if blank or head + text + tail != frame or not self._are_texts([text]):
+                break
+            good.append(text)
         return good
 
     def end_of_other(self, read: bytes, at: int) -> int:
