@@ -47,7 +47,6 @@ def play(reads: Iterable[bytes], name: str, *, asks: bool = False, keeps: bool =
     frames = StreamFrames(
         make_encoder=lambda: AnswerEncoder(answer_id="chatcmpl-own", created=17, model="m"),
         wants_usage=asks,
-        is_stream=True,
         keeps_usage=keeps,
     )
     played = Played([], b"", b"", "ok", stream.faults, None)
