@@ -31,11 +31,15 @@ _NULL = b"null"
 _ABSENT = Raw(_NULL)
 _ROLES_WITH_CONTENT = frozenset({"system", "developer", "user"})
 _ROLES = _ROLES_WITH_CONTENT | {"assistant", "tool", "function"}
-_USUAL_ROLES = tuple(Raw(f'"{role}"'.encode()) for role in ("user", "assistant", "system", "tool"))
-"""As they stand in nearly every message; a role in another spelling is decoded first."""
-
-_QUOTATION_MARK = ord('"')
 _TEXT_PARTS = frozenset({"text", "refusal"})
+_ROLES_AS_WRITTEN = tuple(
+    Raw(f'"{role}"'.encode())
+    for role in ("user", "assistant", "system", "tool", "developer", "function")
+)
+_TEXT_PARTS_AS_WRITTEN = (Raw(b'"text"'), Raw(b'"refusal"'))
+"""As nearly every client writes them; what is spelt in another way is decoded first."""
+
+_QUOTATION_MARK, _BRACKET = b'"['
 _Object = dict[str, Raw]
 _Sent = Mapping[str, object]
 """An object whose members are raw spans, or what a span was found to hold."""
@@ -253,7 +257,10 @@ def _decode_apart(body: bytes, members: _Object) -> tuple[_Object, _Head, list[_
     else:
         head = _HEAD.decode(msgspec.json.encode({**members, "messages": _BARE_MESSAGES}))
     _check_names(members)
-    return members, head, _decode_objects(members["messages"], "messages")
+    try:
+        return members, head, _OBJECTS.decode(members["messages"])
+    except msgspec.ValidationError as error:
+        raise _invalid(error, prefix="messages") from error
 
 
 def _check_outline(outline: _Outline, size: int) -> None:
@@ -304,53 +311,62 @@ def _check_messages(messages: list[_Object]) -> tuple[Sequence[_Sent], bool]:
         index
         for index, message in enumerate(messages)
         if memoryview(message.get("content", _ABSENT))[0] != _QUOTATION_MARK
-        or message.get("role") not in _USUAL_ROLES
+        or message.get("role") not in _ROLES_AS_WRITTEN
     ]
     if not unusual:
         return messages, False
     sent: list[_Sent] = [*messages]
     has_media = False
     for index in unusual:
-        sent[index], is_media = _check_message(messages[index], f"messages[{index}]")
+        sent[index], is_media = _check_message(messages[index], index)
         has_media |= is_media
     return sent, has_media
 
 
-def _check_message(message: _Object, where: str) -> tuple[_Sent, bool]:
-    role = _text(message, "role", where)
-    if role not in _ROLES:
-        raise InvalidRequest(
-            f"{where}.role: no role {role[:40]!r}; use one of {', '.join(sorted(_ROLES))}",
-            param=f"{where}.role",
-        )
+def _check_message(message: _Object, index: int) -> tuple[_Sent, bool]:
+    """One message as it is sent, and whether a part of it is something other than text."""
+    if message.get("role") not in _ROLES_AS_WRITTEN:
+        _check_role(message, f"messages[{index}]")
     content = message.get("content", _ABSENT)
-    first = bytes(memoryview(content)[:1])
-    if first == b'"':
+    first = memoryview(content)[0]
+    if first == _QUOTATION_MARK:
         return message, False
-    if first == b"[":
-        parts, has_media = _check_parts(content, f"{where}.content")
+    if first == _BRACKET:
+        parts, has_media = _check_parts(content, index)
         # Not written out here: the whole list of messages is, once.
         return {**message, "content": parts}, has_media
-    if bytes(content) == _NULL and role not in _ROLES_WITH_CONTENT:
+    where = f"messages[{index}]"
+    if content == _ABSENT and _text(message, "role", where) not in _ROLES_WITH_CONTENT:
         return message, False
     raise InvalidRequest(
         f"{where}.content must be a string or a list of parts", param=f"{where}.content"
     )
 
 
-def _check_parts(raw: Raw, where: str) -> tuple[list[_Object], bool]:
-    parts = _decode_objects(raw, where)
-    if not parts:
-        raise InvalidRequest(f"{where} must hold at least one part", param=where)
-    types = {_text(part, "type", f"{where}[{index}]") for index, part in enumerate(parts)}
-    return parts, not types <= _TEXT_PARTS
+def _check_role(message: _Object, where: str) -> None:
+    role = _text(message, "role", where)
+    if role not in _ROLES:
+        raise InvalidRequest(
+            f"{where}.role: no role {role[:40]!r}; use one of {', '.join(sorted(_ROLES))}",
+            param=f"{where}.role",
+        )
 
 
-def _decode_objects(raw: Raw, where: str) -> list[_Object]:
+def _check_parts(raw: Raw, index: int) -> tuple[list[_Object], bool]:
+    """The parts of a message, and whether one of them is something other than text."""
     try:
-        return _OBJECTS.decode(raw)
+        parts = _OBJECTS.decode(raw)
     except msgspec.ValidationError as error:
-        raise _invalid(error, prefix=where) from error
+        raise _invalid(error, prefix=f"messages[{index}].content") from error
+    if not parts:
+        where = f"messages[{index}].content"
+        raise InvalidRequest(f"{where} must hold at least one part", param=where)
+    unusual = {
+        _text(part, "type", f"messages[{index}].content[{place}]")
+        for place, part in enumerate(parts)
+        if part.get("type") not in _TEXT_PARTS_AS_WRITTEN
+    }
+    return parts, not unusual <= _TEXT_PARTS
 
 
 def _text(members: _Object, name: str, where: str) -> str:
