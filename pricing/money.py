@@ -146,6 +146,8 @@ def rate_per_minute_ms(amount: str | int | Decimal) -> Rate:
 
 def format_usd(amount_pico_usd: int) -> str:
     """Write picodollars as dollars: exact, no exponent, no trailing zeros."""
+    if 0 < amount_pico_usd < PICO_PER_USD:  # what a request costs
+        return f"0.{amount_pico_usd:012d}".rstrip("0")
     sign = "-" if amount_pico_usd < 0 else ""
     whole, rest = divmod(abs(amount_pico_usd), PICO_PER_USD)
     decimals = f"{rest:012d}".rstrip("0")

@@ -42,45 +42,48 @@ class _Spot(msgspec.Struct, gc=False):
 _SPOT = msgspec.json.Decoder(_Spot)
 
 
-def answer_with_cost(raw: bytes, counts: bytes | None, cost_usd: str | None) -> bytes:
+def answer_with_cost(raw: bytes, counts: bytes | None, cost_usd: bytes | None) -> bytes:
     """Write our cost into the `usage` of a whole answer.
 
     Args:
         raw: A JSON object, already decoded once without a fault.
         counts: The value of its last `usage`, byte by byte, or that of a vendor's own member where
             it has none; None when unknown.
-        cost_usd: Decimal string, None when the price is unknown: an upstream's own `cost_usd` is
-            taken out all the same.
+        cost_usd: A decimal, None when the price is unknown: an upstream's own `cost_usd` is taken
+            out all the same.
     """
-    end = _end_of_usage(raw, counts) if counts else None
+    end = end_of_usage(raw, counts) if counts else None
     if end is None:
-        return with_cost(raw, cost_usd, None)
+        return with_cost(raw, None if cost_usd is None else cost_usd.decode(), None)
     if cost_usd is None:
         return raw
-    return b"".join((raw[: end - 1], b',"cost_usd":"', cost_usd.encode(), b'"}', raw[end:]))
+    return b"".join((raw[: end - 1], b',"cost_usd":"', cost_usd, b'"}', raw[end:]))
 
 
-def _end_of_usage(raw: bytes, counts: bytes) -> int | None:
-    """Where the only top-level `usage` ends, None unless it is certain and takes a member more."""
-    size = len(counts)
-    if size > _COUNTS_BYTES_MAX or not _takes_a_cost(counts.translate(None, _DIGITS)):
-        return None
+def end_of_usage(raw: bytes, counts: bytes) -> int | None:
+    """Where the value of the only top-level `usage` ends; arguments as `answer_with_cost`.
+
+    Returns:
+        None where that is not certain, or where the value does not take a further `cost_usd`.
+    """
     key = raw.rfind(b'"usage"')
-    if key < 0 or raw.find(b'"usage"', 0, key) >= 0:
+    start = key + _KEY_BYTES + 1
+    if not raw.startswith(counts, start) or raw[start - 1] != _COLON:
+        start = raw.find(counts, key) if key >= 0 else -1
+        if start < 0 or raw[key + _KEY_BYTES : start].strip(_WHITE) != b":":
+            return None
+    if raw.find(b'"usage"', 0, key) >= 0:
         return None  # elsewhere in the answer, too: perhaps a second time at the top
     if b"\\" in raw and (b"\\u006" in raw or b"\\u007" in raw):
         return None  # a letter of some name may be spelt so, and the name be `usage`
-    start = key + _KEY_BYTES + 1
-    if not raw.startswith(counts, start) or raw[start - 1] != _COLON:
-        start = raw.find(counts, key)
-        if start < 0 or raw[key + _KEY_BYTES : start].strip(_WHITE) != b":":
-            return None
+    size = len(counts)
+    if size > _COUNTS_BYTES_MAX or not _takes_a_cost(counts.translate(None, _DIGITS)):
+        return None
     end = start + size
     # One brace behind it closes one object, so that the counts stand at the top.
-    if end + 1 == len(raw) or raw.count(b"}", end) == 1:
+    if raw.count(b"}", end) == 1 or bytes(_SPOT.decode(raw).usage) == counts:
         return end
-    # Else they may be those of a vendor's own member.
-    return end if bytes(_SPOT.decode(raw).usage) == counts else None
+    return None  # they are those of a vendor's own member
 
 
 @lru_cache(maxsize=_SHAPES_MAX)  # an upstream's counts look alike from answer to answer

@@ -315,8 +315,8 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
         self.client.has_content = True
         lines, cost_usd = JSON_HEADER, None
         if settlement is not None and settlement.cost_pico_usd is not None:
-            cost_usd = format_usd(settlement.cost_pico_usd)
-            lines = b"x-fareway-cost-usd: %b\r\n%b" % (cost_usd.encode(), JSON_HEADER)
+            cost_usd = format_usd(settlement.cost_pico_usd).encode()
+            lines = b"x-fareway-cost-usd: %b\r\n%b" % (cost_usd, JSON_HEADER)
         body = parts.body(cost_usd)
         if body is None:
             body = parts.encoded(self._encoder(facts), cost_usd)

@@ -91,11 +91,11 @@ class WholeParts(msgspec.Struct, kw_only=True):
             case Preamble() | WholeAnswer():
                 pass
 
-    def body(self, cost_usd: str | None) -> bytes | None:
+    def body(self, cost_usd: bytes | None) -> bytes | None:
         """The upstream's answer for the client; None where there is none, but events.
 
         Args:
-            cost_usd: Decimal string, None when the price is unknown.
+            cost_usd: A decimal, None when the price is unknown.
         """
         answer = self.answer
         if answer is None:
@@ -105,7 +105,7 @@ class WholeParts(msgspec.Struct, kw_only=True):
             answer.raw if usage is None else answer_with_cost(answer.raw, usage.reported, cost_usd)
         )
 
-    def encoded(self, encoder: AnswerEncoder, cost_usd: str | None) -> bytes:
+    def encoded(self, encoder: AnswerEncoder, cost_usd: bytes | None) -> bytes:
         """The answer that the events make; arguments as `body`."""
         assert self.usage is not None, "an engine of ours always reports usage"
         texts, reasons = self.texts or {}, self.reasons or {}
@@ -114,5 +114,5 @@ class WholeParts(msgspec.Struct, kw_only=True):
             ["".join(texts.get(index, [])) for index in indexes],
             [reasons[index] for index in indexes],
             self.usage.usage,
-            cost_usd,
+            None if cost_usd is None else cost_usd.decode(),
         )

@@ -18,7 +18,7 @@ COUNTS = b'{"prompt_tokens":20,"completion_tokens":64,"prompt_tokens_details":{"
 
 
 def is_spliced(raw: bytes, counts: bytes) -> bool:
-    return answer_cost._end_of_usage(raw, counts) is not None
+    return answer_cost.end_of_usage(raw, counts) is not None
 
 
 SPLICED = {
@@ -35,7 +35,7 @@ SPLICED = {
 def test_one_plain_usage_gets_the_cost_and_every_other_byte_stays(raw):
     priced = COUNTS[:-1] + b',"cost_usd":"0.25"}'
     assert is_spliced(raw % COUNTS, COUNTS)
-    assert answer_with_cost(raw % COUNTS, COUNTS, "0.25") == raw % priced
+    assert answer_with_cost(raw % COUNTS, COUNTS, b"0.25") == raw % priced
     assert answer_with_cost(raw % COUNTS, COUNTS, None) == raw % COUNTS
 
 
@@ -55,12 +55,12 @@ ODD = {
 def test_what_is_not_certain_is_taken_apart(raw, counts):
     made = raw.replace(b"%b", COUNTS)
     assert not is_spliced(made, counts)
-    assert answer_with_cost(made, counts, "0.25") == with_cost(made, "0.25", None)
+    assert answer_with_cost(made, counts, b"0.25") == with_cost(made, "0.25", None)
 
 
 def test_an_answer_whose_counts_are_unknown_is_taken_apart():
     raw = b'{"usage":%b}' % COUNTS
-    assert answer_with_cost(raw, None, "0.25") == with_cost(raw, "0.25", None)
+    assert answer_with_cost(raw, None, b"0.25") == with_cost(raw, "0.25", None)
 
 
 SHAPES = {
@@ -86,7 +86,7 @@ SHAPES = {
 def test_counts_whose_shape_takes_a_cost(counts, takes):
     raw = b'{"id":"x","usage":%b}' % counts
     assert is_spliced(raw, counts) is takes
-    assert answer_with_cost(raw, counts, "0.5").endswith(b'"cost_usd":"0.5"}}') is (
+    assert answer_with_cost(raw, counts, b"0.5").endswith(b'"cost_usd":"0.5"}}') is (
         counts != b"null"
     )
 
@@ -172,7 +172,7 @@ answers = st.builds(
 )
 
 
-@given(data=st.data(), answer=answers, cost_usd=st.one_of(st.none(), st.just("0.0001234")))
+@given(data=st.data(), answer=answers, cost_usd=st.one_of(st.none(), st.just(b"0.0001234")))
 def test_the_splice_means_what_taking_apart_means(data, answer, cost_usd):
     raw = data.draw(encoded(answer))
     found = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
@@ -182,7 +182,7 @@ def test_the_splice_means_what_taking_apart_means(data, answer, cost_usd):
         inner = msgspec.json.decode(found["x_groq"], type=dict[str, msgspec.Raw])
         counts = bytes(inner.get("usage", b""))
     made = answer_with_cost(raw, counts or None, cost_usd)
-    careful = with_cost(raw, cost_usd, None)
+    careful = with_cost(raw, cost_usd and cost_usd.decode(), None)
     assert json.loads(made) == json.loads(careful)
     if counts and is_spliced(raw, counts):
         put_in = b"" if cost_usd is None else b',"cost_usd":"0.0001234"'
@@ -204,6 +204,6 @@ def test_what_vendors_send_is_spliced(prompt, cached, text):
         raw = json.dumps(body, separators=separators, ensure_ascii=False).encode()
         told = json.dumps(counts, separators=separators).encode()
         assert is_spliced(raw, told) or b"\\u00" in raw
-        assert json.loads(answer_with_cost(raw, told, "0.5")) == json.loads(
+        assert json.loads(answer_with_cost(raw, told, b"0.5")) == json.loads(
             with_cost(raw, "0.5", None)
         )

@@ -37,8 +37,8 @@ def test_events_make_an_answer():
     )
     assert [made.take(batch) for batch in batches] == [False] * 3, "more may follow"
     assert made.finish_reason == "length"
-    assert made.body("0.1") is None
-    answer = json.loads(made.encoded(ENCODER, "0.000001"))
+    assert made.body(b"0.1") is None
+    answer = json.loads(made.encoded(ENCODER, b"0.000001"))
     shown = [(c["index"], c["message"]["content"], c["finish_reason"]) for c in answer["choices"]]
     assert shown == [(0, "Héllo you", "stop"), (1, "b", "length")]
     assert answer["usage"]["cost_usd"] == "0.000001"
@@ -56,7 +56,7 @@ def test_a_whole_answer_keeps_every_byte_but_the_cost():
     made = WholeParts()
     report = UsageReport(usage=USAGE, reported=b'{"prompt_tokens":10}')
     assert made.take([whole(raw, usage=report)]), "nothing follows it"
-    assert made.body("0.25") == raw.replace(b"10}}", b'10,"cost_usd":"0.25"}}')
+    assert made.body(b"0.25") == raw.replace(b"10}}", b'10,"cost_usd":"0.25"}}')
     assert made.usage is report
     assert made.finish_reason == "stop"
     assert made.content_events == 1
@@ -65,7 +65,7 @@ def test_a_whole_answer_keeps_every_byte_but_the_cost():
 def test_a_whole_answer_without_usage_passes_as_it_is():
     made = WholeParts()
     made.take([whole(b'{ "id": 1 }', content=False)])
-    assert made.body("0.25") == b'{ "id": 1 }'
+    assert made.body(b"0.25") == b'{ "id": 1 }'
     assert made.content_events == 0
 
 

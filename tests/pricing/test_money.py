@@ -154,6 +154,9 @@ def test_formatted_dollars_parse_back_to_the_same_picodollars(pico: int) -> None
 FORMATTED = {
     "below a micro": (1_234_000, "0.000001234"),
     "whole dollars": (3 * PICO_PER_USD, "3"),
+    "just below a dollar": (PICO_PER_USD - 1, "0.999999999999"),
+    "a dollar": (PICO_PER_USD, "1"),
+    "a tenth": (PICO_PER_USD // 10, "0.1"),
     "zero": (0, "0"),
     "one picodollar": (1, "0.000000000001"),
     "money back": (-500_000_000_000, "-0.5"),
