@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from pricing.money import PicoUsd, Rate, line_cost
-from pricing.price_book import Basis, Dearest, Linear, PriceVersion, Unpriced
+from pricing.price_book import Basis, Dearest, PriceVersion, Unpriced
 from pricing.usage import METER_PLACES, METERS, Meter
 
 EVENT_PICO_USD_MAX = 10**18
@@ -38,7 +38,7 @@ class CostLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost_pico_usd: int
 
 
-class Charge(msgspec.Struct, frozen=True, kw_only=True):
+class Charge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an attempt costs.
 
     Attributes:
@@ -186,15 +186,13 @@ def quote(
         version: The price in force.
         speed: Measured speed, needed by a GPU-time price only.
     """
-    if version.linear is not None:
-        return _quote_linear(workload, version.linear)
-    if version.basis is Basis.GPU_TIME:
-        return _quote_gpu_time(workload, version, speed)
-    return _quote_tokens(workload, version)
-
-
-def _quote_linear(workload: Workload, price: Linear) -> Quote:
-    """What `_quote_tokens` gives, for nearly every price there is, without a look-up."""
+    price = version.linear
+    if price is None:
+        if version.basis is Basis.GPU_TIME:
+            return _quote_gpu_time(workload, version, speed)
+        return _quote_tokens(workload, version)
+    # What `_quote_tokens` gives, for nearly every price there is, without a look-up or a call: it
+    # runs for every deployment of a request.
     prompt, cached, written = (
         workload.prompt_tokens,
         workload.cached_tokens,

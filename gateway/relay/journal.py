@@ -1,4 +1,8 @@
-"""What an attempt writes to the spool: an intent before dispatch, a settlement at the end."""
+"""What an attempt writes to the spool: an intent before dispatch, a settlement at the end.
+
+None of the structs can be part of a reference cycle, so the garbage collector need not look at them
+(`gc=False`).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ class Spool(Protocol):
         ...
 
 
-class Booking(msgspec.Struct, frozen=True, kw_only=True):
+class Booking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whom and what an attempt is booked on; the same for every attempt of a request.
 
     Attributes:
@@ -79,7 +83,7 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
     is_stream: bool
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class Outcome(msgspec.Struct, kw_only=True, gc=False):
     """What is known when an attempt ends; filled while it runs.
 
     Attributes:
@@ -108,7 +112,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     ttft_us: int | None = None
 
 
-class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True):
+class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An attempt whose intent is in the spool."""
 
     event_id: bytes
