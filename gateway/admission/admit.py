@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from operator import itemgetter
 
 import msgspec
@@ -24,11 +25,13 @@ from gateway.privacy.errors import UnknownTag
 from gateway.privacy.policy import Policy
 from gateway.routing.decision import Decision, decide
 from gateway.routing.needs import RequestNeeds
-from gateway.routing.plan import make_plan
+from gateway.routing.plan import NO_DEMANDS, Plan
+from gateway.routing.planning import make_plan
 from gateway.routing.ranking import Candidate
 from gateway.routing.refusal import Refusal, RefusalCode
 from gateway.routing.resolve import find, is_authorised
 from gateway.routing.scope import KeyScope
+from gateway.routing.snapshot import FleetSnapshot
 from providers.contract import Provider
 
 _REFUSALS: Mapping[RefusalCode, type[errors.GatewayError]] = {
@@ -107,7 +110,7 @@ class Admission:
         if controls.project is not None:
             project = self._project(principal, controls.project)
         decision = None
-        if route.plan is not None and controls.max_pico_usd is None:
+        if route.plan is not None:
             decision = route.plan.decide(
                 prompt_tokens=parsed.prompt_tokens_low,
                 max_prompt_tokens=parsed.prompt_tokens_max,
@@ -115,9 +118,10 @@ class Admission:
                 fields=parsed.fields_used,
                 has_media=parsed.has_media,
                 n=parsed.choices,
+                max_pico_usd=controls.max_pico_usd,
             )
         if decision is None:
-            decision = self._decide(principal, parsed, controls, route, wall_us=wall_us)
+            decision = self._decide_apart(principal, parsed, controls, route, wall_us=wall_us)
         candidates = decision.candidates
         if health.has_pauses:
             candidates = self._paused_last(candidates)
@@ -143,7 +147,7 @@ class Admission:
             reach = self.policy.reach(tags, at=at)
         except UnknownTag as error:
             raise errors.InvalidRequest(str(error), param="x-fareway-tags") from error
-        snapshot = self.fleet.snapshot(providers=self.providers, health=self.health, at=at)
+        snapshot = self._snapshot(at)
         found = find(snapshot, model)
         if found is None:
             # Clients can make up names without end, so it is not remembered.
@@ -166,7 +170,7 @@ class Admission:
         self.routes.keep(key, plan_key, route)
         return route
 
-    def _decide(
+    def _decide_apart(
         self,
         principal: Principal,
         parsed: ParsedChat,
@@ -175,10 +179,23 @@ class Admission:
         *,
         wall_us: int,
     ) -> Decision:
-        """Look at every deployment for this request alone."""
+        """Decide about a request that its route's plan does not cover."""
+        variant = self._variant(principal, parsed, route, wall_us=wall_us)
+        if variant is not None:
+            decision = variant.decide(
+                prompt_tokens=parsed.prompt_tokens_low,
+                max_prompt_tokens=parsed.prompt_tokens_max,
+                max_output_tokens=parsed.max_output_tokens,
+                fields=NO_DEMANDS.fields,  # they are settled
+                has_media=NO_DEMANDS.has_media,
+                n=parsed.choices,
+                max_pico_usd=controls.max_pico_usd,
+            )
+            if decision is not None:
+                return decision
         at = from_microseconds(wall_us)
         return decide(
-            self.fleet.snapshot(providers=self.providers, health=self.health, at=at),
+            self._snapshot(at),
             model=parsed.model,
             allowed=route.allowed,
             scope=self.scope(principal),
@@ -194,6 +211,34 @@ class Admission:
             max_pico_usd=controls.max_pico_usd,
             privacy_reasons=route.reasons,
         )
+
+    def _variant(
+        self, principal: Principal, parsed: ParsedChat, route: Route, *, wall_us: int
+    ) -> Plan | None:
+        """The plan for what the request asks for and not all can give; None where they all can."""
+        if route.plan is None:
+            return None
+        demands = route.plan.demands(parsed.fields_used, has_media=parsed.has_media)
+        if demands == NO_DEMANDS:
+            return None
+        plan = route.variants.get(demands)
+        if plan is None:
+            at = from_microseconds(wall_us)
+            plan = make_plan(
+                self._snapshot(at),
+                model=parsed.model,
+                allowed=route.allowed,
+                scope=self.scope(principal),
+                now=at,
+                privacy_reasons=route.reasons,
+                demands=demands,
+            )
+            assert plan is not None, "the route's plan has the same prices, and more candidates"
+            self.routes.keep_variant(route, demands, plan)
+        return plan
+
+    def _snapshot(self, at: datetime) -> FleetSnapshot:
+        return self.fleet.snapshot(providers=self.providers, health=self.health, at=at)
 
     def _paused_last(self, ranked: Sequence[Candidate]) -> Sequence[Candidate]:
         """The decision's order, with deployments that asked for a pause behind all others."""

@@ -16,7 +16,7 @@ import msgspec
 from gateway.clock import to_microseconds
 from gateway.privacy.policy import Reach
 from gateway.relay.request_head import header_text
-from gateway.routing.plan import Plan
+from gateway.routing.plan import Demands, Plan
 
 KNOWN_MAX = 8192
 """Combinations of name, team, key's models and tags that are remembered."""
@@ -46,6 +46,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         tags_text: The same as a header's value.
         allowed: Every deployment of the fleet that the tags may reach.
         reasons: Why each other deployment may not be reached.
+        variants: Plans for requests that ask for what only some deployments can give.
     """
 
     plan: Plan | None
@@ -56,6 +57,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     tags_text: bytes
     allowed: frozenset[str]
     reasons: Mapping[str, str]
+    variants: dict[Demands, Plan] = msgspec.field(default_factory=dict[Demands, Plan])
 
     def holds_at(self, wall_us: int, *, health_epoch: int) -> bool:
         """Whether it holds at a microsecond since the epoch, in an epoch of the health board."""
@@ -125,8 +127,16 @@ class Routes:
             self.known.clear()
         self.known[key] = route
 
+    def keep_variant(self, route: Route, demands: Demands, plan: Plan) -> None:
+        """Remember a variant with its route, for as long as that."""
+        size = _size(plan)
+        if self.planned_deployments + size > self.planned_max:
+            self._clear()
+        route.variants[demands] = plan
+        self.planned_deployments += size
+
     def _keep_plan(self, key: PlanKey, route: Route) -> None:
-        size = _size(route)
+        size = _size(route.plan)
         if key in self._planned:
             # It has ended, and most others with it: none of them is to stay for the sake of a key
             # that nobody uses any more.
@@ -142,9 +152,6 @@ class Routes:
         self.planned_deployments = 0
 
 
-def _size(route: Route) -> int:
-    """Deployments, and one for the route itself."""
-    if route.plan is None:
-        return 1
-    outline = route.plan.outline
-    return 1 + len(outline.candidates) + len(outline.excluded)
+def _size(plan: Plan | None) -> int:
+    """Deployments, and one for what is kept beside them."""
+    return 1 if plan is None else 1 + len(plan.outline.candidates) + len(plan.outline.excluded)

@@ -3,36 +3,44 @@
 While configuration, prices, tags and faults stand still, requests for a model differ only in what
 they ask for and in how many tokens they use. A plan holds the rest ready: who is excluded and why,
 what all the others can do, what a token costs there, and where it follows from the prices alone, in
-which order they are tried. It decides exactly as `decide` does or not at all: where a request asks
-for what only some can give, or a price is not a plain one per token, `decide` has the word.
+which order they are tried. It decides exactly as `decide` does or not at all: where a request may
+not fit everywhere or asks for what the plan does not know of, `decide` has the word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import overload
 
 import msgspec
 
-from gateway.routing.decision import Decision, decide
-from gateway.routing.needs import EXPECTED_OUTPUT_TOKENS, RequestNeeds
+from gateway.routing.decision import Decision
+from gateway.routing.needs import EXPECTED_OUTPUT_TOKENS
 from gateway.routing.ranking import Candidate, Strategy, label
-from gateway.routing.resolve import find
-from gateway.routing.scope import KeyScope
-from gateway.routing.snapshot import DeploymentView, FleetSnapshot
 from pricing.money import PicoUsd
-from pricing.price_book import Basis, Linear, PriceVersion, Unpriced
+from pricing.price_book import Linear, PriceVersion
 from pricing.quote import Quote
-from providers.contract import Capabilities
 
 _STRATEGY = Strategy.CHEAPEST
 
 _Counts = tuple[int, int, int, int | None, int]
 """Expected prompt tokens, most prompt tokens, expected output tokens of all choices, most output
 tokens of one choice, choices."""
+
+
+class Demands(msgspec.Struct, frozen=True):
+    """What a request asks for that some deployment cannot give.
+
+    Attributes:
+        fields: Top-level members of the body.
+        has_media: Whether that is message parts other than text.
+    """
+
+    fields: frozenset[str] = frozenset()
+    has_media: bool = False
+
+
+NO_DEMANDS = Demands()
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +58,20 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     price: PriceVersion
     linear: Linear
     window_tokens: int | None
+
+    def bound_pico_usd(self, counts: _Counts) -> PicoUsd | None:
+        """The most that a request with these counts can cost, None when nothing bounds it."""
+        prompt, largest_prompt, _, limit, choices = counts
+        if limit is None:
+            if self.window_tokens is None:
+                return None
+            limit = self.window_tokens - prompt
+        linear = self.linear
+        return PicoUsd(
+            largest_prompt * linear.dearest_prompt
+            + limit * choices * linear.dearest_output
+            + linear.fee
+        )
 
 
 class Ranked(Sequence[Candidate]):
@@ -100,18 +122,10 @@ class Ranked(Sequence[Candidate]):
             return self[index + len(self._places)]
         if isinstance(place, Candidate):
             return place
-        prompt, largest_prompt, expected_output, limit, choices = self._counts
+        prompt_tokens, _, output_tokens, _, _ = counts = self._counts
         linear = place.linear
-        if limit is None and place.window_tokens is not None:
-            limit = place.window_tokens - prompt
-        bound: PicoUsd | None = None
-        if limit is not None:
-            bound = PicoUsd(
-                largest_prompt * linear.dearest_prompt
-                + limit * choices * linear.dearest_output
-                + linear.fee
-            )
-        expected = prompt * linear.input + expected_output * linear.output + linear.fee
+        expected = prompt_tokens * linear.input + output_tokens * linear.output + linear.fee
+        bound = place.bound_pico_usd(counts)
         return Candidate(
             deployment=place.deployment,
             price=place.price,
@@ -125,7 +139,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What is decided for every request for a name with the same tags and the same rights.
 
     Attributes:
-        outline: The decision about a request that asks for nothing in particular.
+        outline: The decision about a request that fits everywhere.
         places: Priced candidates, in the order in which they are tried where `is_steady`, else in
             the operator's.
         unpriced: Candidates without a price, behind all others.
@@ -154,8 +168,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         fields: frozenset[str],
         has_media: bool,
         n: int,
+        max_pico_usd: int | None = None,
     ) -> Decision | None:
-        """What `decide` decides for such needs, without a ceiling and with nothing cached.
+        """What `decide` decides for such needs with nothing cached.
 
         Args:
             prompt_tokens: As `RequestNeeds.prompt_tokens_estimate`.
@@ -164,6 +179,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             fields: As there.
             has_media: As there.
             n: As there.
+            max_pico_usd: As in `decide`.
 
         Returns:
             None where only `decide` can tell.
@@ -183,31 +199,45 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return None
         outline = self.outline
         if outline.refusal is not None:
-            return outline
+            return outline if max_pico_usd is None else None
         expected_tokens *= n
         places = self.places
         if not self.is_steady:
             places = self._by_cost(prompt_tokens, expected_tokens)
         elif not prompt_tokens or not expected_tokens:
             return None  # rates that are not asked for leave ties, in the operator's order
+        largest_tokens = max(prompt_tokens, max_prompt_tokens)
+        counts = (prompt_tokens, largest_tokens, expected_tokens, max_output_tokens, n)
+        if max_pico_usd is not None and not self._stays_within(max_pico_usd, counts):
+            return None
         return Decision(
             asked=outline.asked,
             model=outline.model,
             strategy=_STRATEGY,
-            candidates=Ranked(
-                (*places, *self.unpriced) if self.unpriced else places,
-                (
-                    prompt_tokens,
-                    max(prompt_tokens, max_prompt_tokens),
-                    expected_tokens,
-                    max_output_tokens,
-                    n,
-                ),
-            ),
+            candidates=Ranked((*places, *self.unpriced) if self.unpriced else places, counts),
             excluded=outline.excluded,
             reachable=outline.reachable,
             is_narrowed_by_privacy=outline.is_narrowed_by_privacy,
         )
+
+    def demands(self, fields: frozenset[str], *, has_media: bool) -> Demands:
+        """What of a request's fields and parts some deployment cannot give.
+
+        Args:
+            fields: Top-level members of the body.
+            has_media: Whether a message part is something other than text.
+        """
+        beyond = fields & self.unsupported
+        if self.supported is not None:
+            beyond |= fields - self.supported
+        return Demands(beyond, has_media and not self.is_multimodal)
+
+    def _stays_within(self, max_pico_usd: int, counts: _Counts) -> bool:
+        """Whether a ceiling excludes nobody, of those who are down either."""
+        if len(self.places) != len(self.outline.reachable):
+            return False
+        bounds = [place.bound_pico_usd(counts) for place in self.places]
+        return all(bound is not None and bound <= max_pico_usd for bound in bounds)
 
     def _by_cost(self, prompt_tokens: int, output_tokens: int) -> tuple[Place, ...]:
         """The priced places by expected cost."""
@@ -218,111 +248,3 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         # Sorting is stable, so equal ones keep the operator's order.
         order = sorted(range(len(costs)), key=costs.__getitem__)
         return tuple([self.places[index] for index in order])
-
-
-def make_plan(
-    snapshot: FleetSnapshot,
-    *,
-    model: str,
-    allowed: frozenset[str],
-    scope: KeyScope,
-    now: datetime,
-    privacy_reasons: Mapping[str, str] | None = None,
-) -> Plan | None:
-    """Work out everything about a name's decisions that a request does not change.
-
-    The plan holds as long as the snapshot and what is allowed do, and the prices in force are.
-
-    Args:
-        snapshot: The fleet.
-        model: The name in the request.
-        allowed: Deployments that the privacy policy allows for the request's tags.
-        scope: What the key may ask for.
-        now: Aware instant, for prices.
-        privacy_reasons: Why a deployment is not allowed, by deployment.
-
-    Returns:
-        None where nothing can be planned: an unknown name, or a candidate whose price is not a
-        plain one per token.
-    """
-    found = find(snapshot, model)
-    if found is None:
-        return None
-    views = {name: snapshot.deployments[name] for name in found.deployments}
-    # All that `decide` says of a request that everybody is able to serve holds for each such one.
-    able = {name: replace(view, capabilities=_ABLE) for name, view in views.items()}
-    outline = decide(
-        FleetSnapshot(
-            deployments=able, models=snapshot.models, aliases=snapshot.aliases, is_checked=True
-        ),
-        model=model,
-        allowed=allowed,
-        scope=scope,
-        needs=_NO_NEEDS,
-        now=now,
-        privacy_reasons=privacy_reasons,
-    )
-    candidates = {one.deployment: one for one in outline.candidates}
-    places: list[Place] = []
-    unpriced: list[Candidate] = []
-    for view in views.values():
-        candidate = candidates.get(view.name)
-        if candidate is None:
-            continue
-        if _is_never_priced(candidate):
-            unpriced.append(candidate)
-            continue
-        place = _place(view, candidate.price)
-        if place is None:
-            return None
-        places.append(place)
-    steady = _steady_order(places)
-    asked = [views[name].capabilities for name in outline.reachable]
-    windows = [one.context_window_tokens for one in asked if one.context_window_tokens is not None]
-    closed = [one.supported for one in asked if not one.is_open]
-    return Plan(
-        outline=outline,
-        places=tuple(places if steady is None else steady),
-        unpriced=tuple(unpriced),
-        is_steady=steady is not None,
-        window_tokens=min(windows, default=None),
-        unsupported=frozenset[str]().union(*(one.unsupported for one in asked)),
-        supported=frozenset[str].intersection(*closed) if closed else None,
-        is_multimodal=all(one.multimodal for one in asked),
-    )
-
-
-def _is_never_priced(candidate: Candidate) -> bool:
-    """Whether no request can be quoted, whatever its counts: no price, or no measured speed."""
-    if isinstance(candidate.price, Unpriced):
-        return not candidate.price.is_momentary
-    return candidate.price.basis is Basis.GPU_TIME and isinstance(candidate.quote, Unpriced)
-
-
-def _place(view: DeploymentView, price: PriceVersion | Unpriced) -> Place | None:
-    """None for a price that has to be rounded, or is one per busy time."""
-    if isinstance(price, Unpriced) or price.linear is None:
-        return None
-    return Place(
-        deployment=view.name,
-        price=price,
-        linear=price.linear,
-        window_tokens=view.capabilities.context_window_tokens,
-    )
-
-
-def _steady_order(places: Sequence[Place]) -> list[Place] | None:
-    """The order by cost, where it is the same for all counts above zero; equal ones keep theirs.
-
-    That is so where none is dearer in one part and cheaper in another.
-    """
-    rates = [(one.linear.input, one.linear.output, one.linear.fee) for one in places]
-    order = sorted(range(len(rates)), key=rates.__getitem__)
-    for first, second in pairwise(order):
-        if any(mine > yours for mine, yours in zip(rates[first], rates[second], strict=True)):
-            return None
-    return [places[index] for index in order]
-
-
-_ABLE = Capabilities()
-_NO_NEEDS = RequestNeeds(prompt_tokens_estimate=0)

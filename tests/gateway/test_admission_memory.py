@@ -171,6 +171,7 @@ bodies = st.builds(
     max_tokens=st.sampled_from([None, 0, 1, 300, 300, 9000]),
     n=st.sampled_from([1, 3]),
     seed=st.sampled_from([None, None, 7]),
+    stop=st.sampled_from([None, None, "x"]),
 )
 every_control = st.builds(
     Controls,
@@ -288,6 +289,37 @@ def test_a_plan_ends_to_the_microsecond(world, at):
     before, after, before_again = seen
     assert before != after
     assert before == before_again
+
+
+def test_what_only_some_can_give_is_planned_once(world):
+    world.providers["p"].able["a"] = {"unsupported": {"seed": "no"}}
+    world.providers["own"].able["a"] = {"is_open": False, "supported": frozenset({"messages"})}
+    asked = [
+        (principal(), chat(**members), Controls()) for members in ({"seed": 7}, {"stop": "x"}, {})
+    ]
+    for one in asked:
+        world.check(*one)
+    for one in asked:
+        before = world.times_asked
+        found = world.admit(*one)
+        assert world.times_asked == before
+        assert isinstance(found.decision.candidates, Ranked)
+    kept = world.admission.routes.planned_deployments
+    for place in range(3):
+        world.check(principal(), chat(**{f"made_up_{place}": 1}), Controls())
+        assert world.admission.routes.planned_deployments == kept + 5 * (place + 1)
+    world.admission.routes.planned_max = kept + 15
+    world.check(principal(), chat(one_too_many=1), Controls())
+    assert not world.admission.routes.known
+    assert world.admission.routes.planned_deployments <= kept
+
+
+def test_what_may_not_fit_and_asks_for_what_only_some_can_give_is_looked_at_by_itself(world):
+    world.providers["own"].able["a"] = {"unsupported": {"seed": "no"}, "context_window_tokens": 300}
+    for text in ("hi", "x" * 4000):
+        found = world.check(principal(), chat(text=text, seed=7), Controls())
+        assert isinstance(found.decision.candidates, Ranked) is (text == "hi")
+    assert "exceed its context window" in found.decision.excluded[0].reason
 
 
 def test_teams_with_the_same_rights_share_a_plan(world):

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from gateway.routing.decision import decide
 from gateway.routing.needs import RequestNeeds
-from gateway.routing.plan import Plan, make_plan
+from gateway.routing.plan import NO_DEMANDS, Demands, Plan
+from gateway.routing.planning import make_plan
 from gateway.routing.refusal import RefusalCode
 from gateway.routing.scope import KeyScope
 from gateway.routing.snapshot import DeploymentView, FleetSnapshot
@@ -26,6 +28,7 @@ from tests.gateway.routing_.fleets import (
     NOW,
     OWN,
     UNKNOWN,
+    ask,
     fleet,
     price,
 )
@@ -43,7 +46,7 @@ def plan_of(snapshot: FleetSnapshot, **changes) -> Plan | None:
     return make_plan(snapshot, **{**base, **changes})
 
 
-def planned(plan: Plan, needs: RequestNeeds):
+def planned(plan: Plan, needs: RequestNeeds, max_pico_usd: int | None = None):
     assert needs.max_prompt_tokens is not None
     return plan.decide(
         prompt_tokens=needs.prompt_tokens_estimate,
@@ -52,6 +55,7 @@ def planned(plan: Plan, needs: RequestNeeds):
         fields=needs.fields,
         has_media=needs.has_media,
         n=needs.n,
+        max_pico_usd=max_pico_usd,
     )
 
 
@@ -99,7 +103,7 @@ unusual_prices = st.sampled_from(
 )
 capabilities = st.builds(
     Capabilities,
-    context_window_tokens=st.sampled_from([None, None, 500, 1100, 1256, 9000]),
+    context_window_tokens=st.sampled_from([None, None, None, 1100, 1256, 9000]),
     unsupported=st.sampled_from([{}, {}, {"seed": "no"}]),
     is_open=st.sampled_from([True, True, False]),
     supported=st.sampled_from([frozenset({"seed"}), frozenset({"seed", "stop"})]),
@@ -108,7 +112,7 @@ capabilities = st.builds(
 views = st.builds(
     DeploymentView,
     name=st.sampled_from(NAMES),
-    price=st.one_of(*[linear_prices] * 5, unusual_prices),
+    price=st.one_of(*[linear_prices] * 9, unusual_prices),
     capabilities=st.just(Capabilities()) | capabilities,
     is_available=st.sampled_from([True, True, True, False]),
     unavailable_reason=st.sampled_from(["", "gone"]),
@@ -126,16 +130,23 @@ questions = st.fixed_dictionaries(
 )  # fmt: skip
 every_need = st.builds(
     RequestNeeds,
-    prompt_tokens_estimate=st.sampled_from([0, 1, 10, 1000]),
+    prompt_tokens_estimate=st.sampled_from([0, 1, 10, 10, 1000]),
     max_prompt_tokens=st.sampled_from([0, 10, 4000]),
-    max_output_tokens=st.sampled_from([None, None, 0, 1, 100, 255, 256, 257, 8000]),
+    max_output_tokens=st.sampled_from([None, None, 0, 1, 100, 100, 255, 256, 257, 8000]),
     fields=st.frozensets(st.sampled_from(["seed", "stop", "tools"]), max_size=2),
     has_media=st.booleans(),
     n=st.integers(1, 3),
 )
 
 
-@given(fleet_views=fleets, question=questions, asked=st.lists(every_need, min_size=1, max_size=4))
+ceilings = st.sampled_from([None, None, None, None, 0, 10_000, 100_000, 10**13])
+
+
+@given(
+    fleet_views=fleets,
+    question=questions,
+    asked=st.lists(st.tuples(every_need, ceilings), min_size=1, max_size=4),
+)
 def test_a_plan_decides_what_every_stage_in_turn_decides_or_nothing(
     fleet_views, question, asked
 ) -> None:
@@ -144,11 +155,18 @@ def test_a_plan_decides_what_every_stage_in_turn_decides_or_nothing(
     if plan is None:
         event("nothing planned")
         return
-    for needs in asked:
-        found = planned(plan, needs)
-        event("decided from the plan" if found is not None else "left to decide")
+    for needs, ceiling in asked:
+        found, how = planned(plan, needs, ceiling), "from the plan"
+        demands = plan.demands(needs.fields, has_media=needs.has_media)
+        if demands != NO_DEMANDS:
+            assert found is None
+            variant, how = plan_of(snapshot, demands=demands, **question), "from a variant"
+            assert variant is not None
+            settled = changed(needs, fields=NO_DEMANDS.fields, has_media=NO_DEMANDS.has_media)
+            found = planned(variant, settled, ceiling)
+        event(f"decided {how}" if found is not None else "left to decide")
         if found is not None:
-            assert found == decide(snapshot, needs=needs, now=NOW, **question)
+            assert found == decide(snapshot, needs=needs, now=NOW, max_pico_usd=ceiling, **question)
             assert set(found.reachable) <= question["allowed"]
 
 
@@ -170,6 +188,7 @@ PLANNED = {
         {"max_output_tokens": None},
     ),
     "a field that everybody honours": ((CHEAP, DEAR), {}, {"fields": frozenset({"seed"})}),
+    "an estimate above what was taken for the most": ((CHEAP, DEAR), {}, {"max_prompt_tokens": 10}),
     "several choices": ((CHEAP, DEAR), {}, {"n": 3}),
     "an alias": ((CHEAP, DEAR), {"model": "small"}, {}),
     "a deployment": ((CHEAP, DEAR), {"model": "dear/m"}, {}),
@@ -222,10 +241,31 @@ def test_a_plan_refuses(question, code) -> None:
 
 ABLE = Capabilities(context_window_tokens=1256, unsupported={"seed": "no"}, multimodal=False)
 CLOSED = Capabilities(is_open=False, supported=frozenset({"stop"}))
+SPECIAL = {
+    "a field that one cannot honour": ({"fields": frozenset({"seed"})}, ABLE, Demands(frozenset({"seed"}))),
+    "a field that one does not name": ({"fields": frozenset({"stop", "tools"})}, CLOSED, Demands(frozenset({"tools"}))),
+    "a part that one does not understand": ({"has_media": True}, ABLE, Demands(frozenset(), True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "able", "demands"), SPECIAL.values(), ids=SPECIAL.keys())
+def test_a_plan_is_made_anew_for(asked, able, demands) -> None:
+    snapshot = fleet(
+        replace(CHEAP, capabilities=able), DEAR, *(replace(DEAR, name=name) for name in NAMES)
+    )
+    plan, needs = plan_of(snapshot), needs_of(**asked)
+    assert plan is not None
+    assert planned(plan, needs) is None
+    assert plan.demands(needs.fields, has_media=needs.has_media) == demands != NO_DEMANDS
+    variant = plan_of(snapshot, demands=demands)
+    assert variant is not None
+    found = planned(variant, needs_of())
+    assert found is not None
+    assert found == ask(snapshot=snapshot, needs=needs)
+    assert [one.deployment for one in found.excluded] == ["cheap/m"]
+
+
 GIVES_WAY = {
-    "a field that one cannot honour": ({"fields": frozenset({"seed"})}, ABLE),
-    "a field that one does not name": ({"fields": frozenset({"stop", "tools"})}, CLOSED),
-    "a part that one does not understand": ({"has_media": True}, ABLE),
     "an output that may not fit one window": ({"max_output_tokens": 257}, ABLE),
     "an output without a limit that may not fit": ({"max_output_tokens": None, "prompt_tokens_estimate": 1001}, ABLE),
     "no output at all": ({"max_output_tokens": 0}, Capabilities()),
@@ -237,8 +277,29 @@ def test_a_plan_leaves_to_decide(asked, able) -> None:
     others = [replace(DEAR, name=name) for name in NAMES]
     plan = plan_of(fleet(replace(CHEAP, capabilities=able), *others))
     assert plan is not None
-    assert planned(plan, needs_of(**asked)) is None
+    needs = needs_of(**asked)
+    assert planned(plan, needs) is None
+    assert plan.demands(needs.fields, has_media=False) == NO_DEMANDS
     assert planned(plan, needs_of(fields=frozenset({"stop"}))) is not None
+
+
+CEILINGS = {
+    "above every bound": ((CHEAP, DEAR), 16_500_000_000, True),
+    "a picodollar below one of them": ((CHEAP, DEAR), 16_499_999_999, False),
+    "without a price to hold against it": ((CHEAP, UNKNOWN), 10**15, False),
+    "with one down, who may be above it": ((CHEAP, replace(DEAR, is_available=False)), 10**15, False),
+    "with all down": ((replace(CHEAP, is_available=False),), 10**15, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("views_", "ceiling", "answers"), CEILINGS.values(), ids=CEILINGS.keys())
+def test_a_ceiling(views_, ceiling, answers) -> None:
+    plan = plan_of(fleet(*views_))
+    assert plan is not None
+    found = planned(plan, needs_of(), ceiling)
+    assert (found is not None) is answers
+    if answers:
+        assert found == ask(*views_, needs=needs_of(), max_pico_usd=ceiling)
 
 
 def test_what_is_down_or_not_allowed_restrains_only_as_far_as_decide_looks_at_it() -> None:
