@@ -32,10 +32,6 @@ SEEN_MAX = 10_000
 """Headers and tokens that are recognised when they come again; only valid ones are among them."""
 
 
-_BEARER = b"bearer"
-"""Keeps what is remembered of `Authorization` headers apart from what is remembered of tokens."""
-
-
 class KeySource(StrEnum):
     """Where a key was declared, which is where it can be changed."""
 
@@ -136,8 +132,8 @@ class KeyDirectory:
     """Finds the principal of a request; immutable, so that it is replaced as a whole."""
 
     __slots__ = (
-        "_admin_digest", "_by_digest", "_by_id", "_namespace_key", "_namespaces", "_peppers",
-        "_seen", "_tag_key", "revision",
+        "_admin_digest", "_bearer_tags", "_by_digest", "_by_id", "_namespace_key", "_namespaces",
+        "_peppers", "_seen", "_token_tags", "revision",
     )  # fmt: skip
 
     def __init__(
@@ -159,7 +155,11 @@ class KeyDirectory:
         self._namespace_key = namespace_key
         self._admin_digest = snapshot.admin_digest
         self._namespaces: dict[tuple[str, str], bytes] = {}
-        self._tag_key = secrets.token_bytes(32)
+        # A tag of 128 bits under a key that nobody knows and that ends with this directory: as good
+        # as what is hashed for finding who it was the last time, and kept in its place.
+        tag_key = secrets.token_bytes(32)
+        self._token_tags = hashlib.blake2b(key=tag_key, digest_size=16, person=b"token")
+        self._bearer_tags = hashlib.blake2b(key=tag_key, digest_size=16, person=b"bearer")
         self._seen: dict[bytes, tuple[Principal, int | None]] = {}
         self._by_id: dict[str, KeyRecord] = {}
         self._by_digest: dict[bytes, KeyRecord] = {}
@@ -196,9 +196,9 @@ class KeyDirectory:
             authorization: That header's value.
             now_us: Microseconds since the epoch, for keys that expire.
         """
-        tag = hashlib.blake2b(
-            authorization, key=self._tag_key, digest_size=16, person=_BEARER
-        ).digest()
+        tagging = self._bearer_tags.copy()
+        tagging.update(authorization)
+        tag = tagging.digest()
         seen = self._seen.get(tag)
         if seen is not None and (seen[1] is None or now_us < seen[1]):
             return seen[0]
@@ -213,9 +213,9 @@ class KeyDirectory:
             token: What the client sent as its key.
             now_us: Microseconds since the epoch, for keys that expire.
         """
-        # A tag of 128 bits under a key that nobody knows and that ends with this directory: as good
-        # as the token itself for finding who it was the last time, and kept in its place.
-        tag = hashlib.blake2b(token, key=self._tag_key, digest_size=16).digest()
+        tagging = self._token_tags.copy()
+        tagging.update(token)
+        tag = tagging.digest()
         seen = self._seen.get(tag)
         if seen is not None and (seen[1] is None or now_us < seen[1]):
             return seen[0]

@@ -176,7 +176,7 @@ def parse(body: bytes) -> ParsedChat:
         _check_names(fields)
     if messages is None:
         raise InvalidRequest("messages is required", param="messages")
-    given_bytes = len(memoryview(fields["messages"]))
+    given_bytes = len(fields["messages"])
     sent, has_media = _check_messages(messages)
     fields["messages"] = Raw(msgspec.json.encode(sent))
     del fields["model"]
@@ -306,21 +306,15 @@ def _check_messages(messages: list[_Object]) -> tuple[Sequence[_Sent], bool]:
     """The messages as they are sent, and whether a part is something other than text."""
     if not messages:
         raise InvalidRequest("messages must hold at least one message", param="messages")
-    # Nearly every message has a usual role and text, and is sent as it is.
-    unusual = [
-        index
-        for index, message in enumerate(messages)
-        if memoryview(message.get("content", _ABSENT))[0] != _QUOTATION_MARK
-        or message.get("role") not in _ROLES_AS_WRITTEN
-    ]
-    if not unusual:
+    # Nearly every body has only messages with a usual role and text; they are sent as they are.
+    for message in messages:
+        is_text = memoryview(message.get("content", _ABSENT))[0] == _QUOTATION_MARK
+        if not is_text or message.get("role") not in _ROLES_AS_WRITTEN:
+            break
+    else:
         return messages, False
-    sent: list[_Sent] = [*messages]
-    has_media = False
-    for index in unusual:
-        sent[index], is_media = _check_message(messages[index], index)
-        has_media |= is_media
-    return sent, has_media
+    checked = [_check_message(message, index) for index, message in enumerate(messages)]
+    return [message for message, _ in checked], any(is_media for _, is_media in checked)
 
 
 def _check_message(message: _Object, index: int) -> tuple[_Sent, bool]:
