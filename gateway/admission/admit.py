@@ -79,7 +79,8 @@ class Admission:
     teams: Mapping[str, TeamRules]
     providers: Mapping[str, Provider]
     health: HealthBoard
-    routes: Routes = field(default_factory=Routes, repr=False, compare=False)
+    # Never handed from one to the other: what is remembered goes with the policy that decided it.
+    routes: Routes = field(default_factory=Routes, init=False, repr=False, compare=False)
 
     def admit(
         self, principal: Principal, parsed: ParsedChat, controls: Controls, *, wall_us: int

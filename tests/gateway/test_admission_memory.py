@@ -12,7 +12,6 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gateway import errors
-from gateway.admission.routes import Routes
 from gateway.app import build_admission
 from gateway.auth.directory import Principal
 from gateway.clock import Clock, from_microseconds, to_microseconds
@@ -329,6 +328,16 @@ def test_teams_with_the_same_rights_share_a_plan(world):
     assert first.decision.reachable is second.decision.reachable
 
 
+def test_what_is_remembered_ends_with_its_policy(world):
+    asked = (principal(), chat(), Controls(tags=frozenset({"internal"})))
+    assert "p/a" in world.check(*asked).allowed
+    stricter = TEXT.replace("internal: {require: [no_train]}", "internal: {require: [self_hosted]}")
+    assert stricter != TEXT
+    world.settings = load_settings(stricter).settings
+    world.admission = replace(world.admission, policy=build_policy(world.settings))
+    assert world.check(*asked).decision.reachable == {"own/a"}
+
+
 def test_an_unknown_tag_or_project_is_told_whether_or_not_the_rest_is_remembered(world):
     who = principal("careful")
     for _ in range(2):
@@ -346,8 +355,8 @@ def test_names_that_do_not_exist_are_not_remembered(world):
 
 
 def test_memory_has_a_bound(world):
-    small = Routes(known_max=5, planned_max=12)
-    world.admission = replace(world.admission, routes=small)
+    small = world.admission.routes
+    small.known_max, small.planned_max = 5, 12
     tag_sets = [
         frozenset(some) for count in range(3) for some in itertools.combinations(TAGS, count)
     ]
@@ -370,8 +379,8 @@ def test_memory_has_a_bound(world):
 
 
 def test_keys_that_share_a_plan_have_a_bound_of_their_own(world):
-    small = Routes(known_max=5)
-    world.admission = replace(world.admission, routes=small)
+    small = world.admission.routes
+    small.known_max = 5
     for place in range(12):
         world.check(principal(models=frozenset({"chat", f"m{place}"})), chat(), Controls())
         assert len(small.known) == place % 5 + 1
