@@ -113,7 +113,8 @@ class Transport:
                 assert line.fault is not None, "a wait for the head ends with either"
                 error = _head_error(line, loop.time() - now, is_total=loop.time() >= total_at)
                 raise error from line.fault
-            inflater = inflater_for(line.headers, status=line.status)
+            coding = line.headers.get(b"content-encoding")
+            inflater = None if coding is None else inflater_for(coding, status=line.status)
         except BaseException:
             pool.discard(line)
             raise

@@ -120,17 +120,19 @@ class Exchange:
         if self._was_cut:
             await asyncio.sleep(0)  # the rest is here already, and others wait for the loop
         if not (line.parts or line.is_complete or line.fault):
-            loop, total_at = self._pool.loop, self._total_at
+            loop, watch, total_at = self._pool.loop, line.watch, self._total_at
             if self._has_content and not self._has_finished:
                 self._wait_at = loop.time() + self._between_tokens_s
-            line.watch.move(min(self._wait_at, total_at))
+            watch.expires_at = min(self._wait_at, total_at)
+            if watch.expires_at < watch.fires_at:
+                watch.arm()
             try:
                 while not (line.parts or line.is_complete or line.fault):
                     waiter = line.waiter = loop.create_future()
                     await waiter
             finally:
                 # A slow consumer is no silence of the upstream; only the total limit runs on.
-                line.watch.expires_at = total_at
+                watch.expires_at = total_at
         part = line.take(_READ_BYTES_MAX)
         self._was_cut = len(part) == _READ_BYTES_MAX
         if not part and line.fault is not None and not self._has_finished:

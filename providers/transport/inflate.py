@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
 
 from aiohttp.compression_utils import ZLibDecompressor
 
@@ -66,20 +65,17 @@ class Inflater:
             raise _broken()
 
 
-def inflater_for(headers: Mapping[bytes, bytes], *, status: int) -> Inflater | None:
+def inflater_for(header: bytes, *, status: int) -> Inflater | None:
     """What undoes an answer's compression, None where there is none.
 
     Args:
-        headers: The answer's, names in lower case.
+        header: Its `content-encoding`.
         status: The answer's; an error's tells enough, whatever its body is written in.
 
     Raises:
         BadWire: The upstream compressed, in a way that we do not know, what we asked it not to.
     """
-    named = headers.get(b"content-encoding")
-    if named is None:
-        return None
-    coding = named.decode("utf-8", "replace").strip().lower()
+    coding = header.decode("utf-8", "replace").strip().lower()
     if coding in _CODINGS:
         return Inflater(coding)
     if coding in ("", "identity") or status >= 400:

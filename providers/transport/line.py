@@ -155,7 +155,10 @@ class Line(asyncio.Protocol):
         self.is_awaiting = True
         self.is_complete = False
         self._field_count = self._interim_count = self.head_bytes = self._held_bytes = 0
-        self.watch.move(expires_at)
+        watch = self.watch
+        watch.expires_at = expires_at
+        if expires_at < watch.fires_at:
+            watch.arm()
 
     def take(self, max_bytes: int) -> bytes:
         """What has come of the body and was not taken, empty when nothing has.

@@ -18,44 +18,40 @@ class Watch:
     deadline. One that fires too early for the attempt of then is set anew, if there is one.
 
     Attributes:
-        expires_at: The deadline by the loop's clock, infinite when nothing goes on. To set a later
-            one than before, or none, is to assign it.
+        expires_at: The deadline by the loop's clock, infinite when nothing goes on. To set it is to
+            assign it, and where it is before `fires_at`, to call `arm`.
+        fires_at: When the loop's timer fires.
     """
 
-    __slots__ = ("_fires_at", "_handle", "_loop", "_tell", "expires_at")
+    __slots__ = ("_handle", "_loop", "_tell", "expires_at", "fires_at")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[Exception], None]) -> None:
         self._loop = loop
         self._tell: Callable[[Exception], None] | None = tell
         self._handle: asyncio.TimerHandle | None = None
-        self._fires_at = inf
+        self.fires_at = inf
         self.expires_at = inf
-
-    def move(self, expires_at: float) -> None:
-        """Set the deadline; only an earlier one than the timer's touches the loop."""
-        self.expires_at = expires_at
-        if expires_at < self._fires_at:
-            self._arm()
 
     def stop(self) -> None:
         """Forget everything: the connection is closed."""
         self._tell = None
-        self.expires_at = self._fires_at = inf
+        self.expires_at = self.fires_at = inf
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
-    def _arm(self) -> None:
+    def arm(self) -> None:
+        """Set the loop's timer to the deadline."""
         if self._handle is not None:
             self._handle.cancel()
-        self._fires_at = self.expires_at
+        self.fires_at = self.expires_at
         self._handle = self._loop.call_at(self.expires_at, self._fire)
 
     def _fire(self) -> None:
         self._handle = None
-        self._fires_at = inf
+        self.fires_at = inf
         if self._loop.time() < self.expires_at:
             if self.expires_at < inf:
-                self._arm()
+                self.arm()
         elif self._tell is not None:
             self._tell(Expired())
