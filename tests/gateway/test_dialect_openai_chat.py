@@ -3,7 +3,6 @@
 import json
 import re
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -460,42 +459,3 @@ def test_no_bytes_whatever_end_in_anything_but_a_refusal(raw):
 def test_no_value_of_messages_ends_in_anything_but_a_refusal(value):
     error = fault(json.dumps({"model": "m", "messages": value}).encode())
     assert error is None or error.param is None or error.param.startswith("messages")
-
-
-READ_VALUES = st.sampled_from(
-    ["null", "true", "0", "1", "2.5", '"m"', "[]", "{}", '{"fareway_tags":"a"}', "[5]", '["a"]']
-)
-READ_MEMBERS = st.tuples(st.sampled_from([*sorted(READ - {"messages"}), "x", "Model"]), READ_VALUES)
-MESSAGE_TEXTS = st.sampled_from(
-    [
-        '{"role":"user","content":"hi"}',
-        '{"content":[{"type":"text"}],"role":"us\\u0065r"}',
-        '{"role":"developer","content":[{"type":"image_url"}]}',
-        '{"role":"assistant"}',
-        '{"role":"boss","content":"hi"}',
-        '{"role":"user","content":5}',
-        "5",
-    ]
-)
-
-
-@given(
-    members=st.lists(READ_MEMBERS, max_size=6),
-    messages=st.lists(MESSAGE_TEXTS, max_size=3),
-    has_model=st.booleans(),
-)
-def test_a_value_that_does_not_count_changes_no_answer(members, messages, has_model):
-    """An earlier value of a repeated key that nobody could take; the last one is what is meant."""
-    parts = [f'"{name}":{value}' for name, value in members]
-    parts += ['"model":"m"'] if has_model else []
-    parts.append(f'"messages":[{",".join(messages)}]')
-    plain = f"{{{','.join(parts)}}}".encode()
-    repeated = f'{{"messages":5,{",".join(parts)}}}'.encode()
-    refused, refused_too = fault(plain), fault(repeated)
-    assert type(refused) is type(refused_too)
-    assert str(refused) == str(refused_too)
-    if refused is None:
-        found, found_too = parse(plain), parse(repeated)
-        assert found.prompt_tokens_max < found_too.prompt_tokens_max
-        same = msgspec.structs.replace(found_too, prompt_tokens_max=found.prompt_tokens_max)
-        assert found == same
