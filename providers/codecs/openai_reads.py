@@ -24,6 +24,7 @@ class ChatReads(msgspec.Struct, kw_only=True):
     _runs: PlainRuns = msgspec.field(
         default_factory=lambda: PlainRuns(is_plain_content, is_idle_member)
     )
+    _is_between: bool = False  # whether the decoder is between events, once it was fed
 
     def feed(self, read: bytes) -> list[Event]:
         """Take one read and return the events that it completes.
@@ -31,28 +32,34 @@ class ChatReads(msgspec.Struct, kw_only=True):
         Raises:
             BadWire: An event exceeds the size limit.
         """
-        stream, decoder, runs = self.stream, self._decoder, self._runs
-        if (count := runs.count(read)) and decoder.is_between_events and not stream.is_over:
+        stream, runs = self.stream, self._runs
+        if self._is_between and (count := runs.count(read)) and not stream.is_over:
             return [OpaqueRun(raw=read, count=count)]
         if runs.is_given_up or _EVENT_END not in read:
-            return stream.decode(decoder.feed(read))
-        if not decoder.is_between_events:
-            read = decoder.take_torn() + read
+            return self._decode(read)
+        if not self._is_between:
+            read = self._decoder.take_torn() + read
+            self._is_between = self._decoder.is_between_events
         events: list[Event] = []
         at = 0
         while at < len(read) and not stream.is_over:
-            if decoder.is_between_events:
+            if self._is_between:
                 end, count = runs.match(read, at)
                 if count:
                     events.append(OpaqueRun(raw=read[at:end], count=count))
                     at = end
                     continue
             end = runs.end_of_other(read, at)
-            found = stream.decode(decoder.feed(read[at:end]))
+            found = self._decode(read[at:end])
             if found and isinstance(last := found[-1], OpaqueDelta) and not runs.is_given_up:
                 runs.learn(last.raw)
             events += found
             at = end
+        return events
+
+    def _decode(self, part: bytes) -> list[Event]:
+        events = self.stream.decode(self._decoder.feed(part))
+        self._is_between = self._decoder.is_between_events
         return events
 
     def end(self) -> list[Event]:

@@ -66,9 +66,12 @@ class PlainRuns:
         self._misses = 0
         self._head = self._between = self._tail = self._joint = b""
         self._start = self._stop = 0
+        self._example: bytes | None = None
 
     def count(self, read: bytes) -> int:
         """How many frames a read holds that is nothing but whole frames of a run, else 0."""
+        if self._example is not None:
+            self._learn_now()
         if not self._head or not read.startswith(self._head) or not read.endswith(self._tail):
             return 0
         text = read[self._start : -len(self._tail)]
@@ -101,6 +104,8 @@ class PlainRuns:
         Returns:
             Where the run ends, and how many whole frames it holds.
         """
+        if self._example is not None:
+            self._learn_now()
         if not self._head or not read.startswith(self._head, at):
             return at, 0
         end = read.rfind(_END, at) + len(_END)
@@ -155,7 +160,14 @@ class PlainRuns:
         return len(read) if found < 0 else found + len(_END)
 
     def learn(self, data: bytes) -> None:
-        """Make a template of the JSON of a frame that was decoded as content."""
+        """Make a template of the JSON of a frame that was decoded as content, when it is needed.
+
+        That is with the next read at the earliest: the first words of an answer do not wait for it.
+        """
+        self._example = data
+
+    def _learn_now(self) -> None:
+        data, self._example = self._example or b"", None
         if len(data) > _TEMPLATE_BYTES_MAX or _PROBE in data or _OTHER_PROBE in data:
             return
         for key, text in _TEXTS.items():
