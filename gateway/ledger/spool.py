@@ -285,21 +285,20 @@ class SpoolWriter:
             self._admit_intent()
 
     def _admit_intent(self) -> None:
-        """See to it that this attempt and those under way can still be settled."""
+        """Make room, so that this attempt and those under way can still be settled."""
         if self._health is Health.FULL:
             now_s = self._clock.monotonic_s()
             if now_s - self._full_tried_at_s < self._limits.retry_full_s:
                 raise SpoolFull(self.health_reason)
             self._full_tried_at_s = now_s
         needed_bytes = (self._open_attempts + 1) * _SETTLEMENT_BYTES
-        if self._health is Health.FULL or needed_bytes > self._reserved_bytes:
-            if not self._take_reserve(needed_bytes):
-                self._refuse_intents()
-                raise SpoolFull(self.health_reason)
-            if self._health is Health.FULL:
-                self._health = Health.OK
-                self._is_sound = not self._is_closed
-                _log.info("the spool in %s has room again", self.directory)
+        if not self._take_reserve(needed_bytes):
+            self._refuse_intents()
+            raise SpoolFull(self.health_reason)
+        if self._health is Health.FULL:
+            self._health = Health.OK
+            self._is_sound = not self._is_closed
+            _log.info("the spool in %s has room again", self.directory)
 
     def _put(self, frame: bytes) -> None:
         """Write a frame whole, in the next segment when this one is full."""

@@ -10,11 +10,11 @@ import anyio
 import pytest
 
 from gateway.ledger import segment
-from gateway.ledger.errors import SpoolError
+from gateway.ledger.errors import SpoolError, SpoolFull
 from gateway.ledger.records import decode
 from gateway.ledger.spool import Health
 from gateway.ledger.spool_reader import Cursor, SpoolReader
-from tests.gateway.ledger_samples import intent, open_spool
+from tests.gateway.ledger_samples import FakeClock, intent, open_spool, settlement
 from tests.gateway.spool_disks import HeldFiles, QuotaFiles, close, records_in
 
 pytestmark = pytest.mark.anyio
@@ -227,3 +227,38 @@ async def test_a_segment_that_cannot_be_read_back_fails_for_good(tmp_path):
             await writer.durable(writer.append(intent(1)))
     assert writer.health is Health.FAILED
     await close(writer)
+
+
+async def test_a_wait_that_is_given_up_leaves_the_others_their_sync(tmp_path):
+    files = HeldFiles()
+    writer = open_spool(tmp_path / "w", files=files, group_s=60.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run)
+        position = writer.append(intent(1))
+        told = []
+
+        async def wait() -> None:
+            await writer.durable(position)
+            told.append(position)
+
+        tasks.start_soon(wait)
+        with anyio.move_on_after(0.02) as given_up:
+            await writer.durable(position)
+        assert given_up.cancelled_caught
+        files.let_go.set()
+        await wait_until(lambda: told == [position])
+        await close(writer)
+
+
+async def test_a_closed_spool_that_finds_room_stays_closed(tmp_path):
+    files, clock = QuotaFiles(10_000), FakeClock()
+    writer = open_spool(tmp_path / "w", files=files, clock=clock.clock, reserve_bytes=8_192)
+    with pytest.raises(SpoolFull):
+        for n in range(100):
+            writer.append(intent(n))
+    files.room = 10**6
+    clock.pass_s(2)
+    await close(writer)
+    for record in (intent(200), settlement(1)):
+        with pytest.raises(SpoolError, match="closed"):
+            writer.append(record)
