@@ -120,14 +120,17 @@ class Application(HotApplication):
                     self._pages = await anyio.to_thread.run_sync(self._make_pages, self.service)
         await self._pages(scope, receive, send)
 
-    async def _chat(self, cycle: Cycle) -> None:
+    def _chat(self, cycle: Cycle) -> Awaitable[None]:
         service = self.service
         if service.overload.share and service.overload.refuses():
-            head = request_id_lines(service.new_id()) + service.overload.head
-            cycle.send_whole(503, head, service.overload.body)
-            service.metrics.note_request(ROUTE, 503, 0.0, None)
-            return
-        await ChatCall(service=service, headers=cycle.headers, cycle=cycle).run()
+            return self._shed(cycle)
+        return ChatCall(service=service, headers=cycle.headers, cycle=cycle).run()
+
+    async def _shed(self, cycle: Cycle) -> None:
+        service = self.service
+        head = request_id_lines(service.new_id()) + service.overload.head
+        cycle.send_whole(503, head, service.overload.body)
+        service.metrics.note_request(ROUTE, 503, 0.0, None)
 
     async def _models(self, cycle: Cycle) -> None:
         principal = authenticate(self.service, cycle.headers)

@@ -82,6 +82,7 @@ class Cycle(RequestResponseCycle):
         method: Of the request.
         part: Of its body, what came first.
         is_buffered: Whether parts of its body have to go through `add_part`.
+        wake: Set when something of the body came, or nothing more will; None when nobody waits.
         route: What answers it; None is ASGI.
         on_gone: Called once when the client leaves before its answer is whole; None when nobody
             wants to know.
@@ -94,7 +95,7 @@ class Cycle(RequestResponseCycle):
     chunked_encoding = None
     waiting_for_100_continue = False
     # What only bodies need that come in several parts.
-    _wake: asyncio.Event | None = None
+    wake: asyncio.Event | None = None
     _parts: list[bytes | bytearray] | None = None  # of a body that is being gathered
     _gathered_bytes = 0
     _bytes_max = 0
@@ -148,7 +149,7 @@ class Cycle(RequestResponseCycle):
         self.scope = cast("HTTPScope", cast("object", scope))
         self.default_headers = connection.default_headers
         self.on_response = connection.on_response_complete
-        self.message_event = self._wake = asyncio.Event()
+        self.message_event = self.wake = asyncio.Event()
         self.waiting_for_100_continue = self._wants_100_continue()
         self.body = bytearray()
         self.is_buffered = True
@@ -158,16 +159,10 @@ class Cycle(RequestResponseCycle):
         if self.response_complete:
             return
         self.disconnected = True
-        if self._wake is not None:
-            self._wake.set()
+        if self.wake is not None:
+            self.wake.set()
         if self.on_gone is not None:
             self.on_gone()
-
-    def end_body(self) -> None:
-        """The body is whole; whoever waits for it is told."""
-        self.more_body = False
-        if self._wake is not None:
-            self._wake.set()
 
     def take_whole_body(self) -> bytes | None:
         """The request's body, None when some of it is still to come.
@@ -176,11 +171,13 @@ class Cycle(RequestResponseCycle):
         """
         if self.more_body or self.disconnected:
             return None
-        body = self._take_buffered()
         # Reading stops behind 64 KiB of a body; whoever does not read sees nobody leave.
         if self.flow.read_paused:
             self.flow.resume_reading()
-        return bytes(body)
+        if self.is_buffered:
+            return bytes(self._take_buffered())
+        body, self.part = self.part, b""
+        return body
 
     def add_part(self, part: bytes) -> None:
         """Take a part of the body that is not the first, or not a small one, or waited for."""
@@ -194,8 +191,8 @@ class Cycle(RequestResponseCycle):
         self.body += part
         if len(self.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        if self._wake is not None:
-            self._wake.set()
+        if self.wake is not None:
+            self.wake.set()
 
     async def gather_body(self, *, max_bytes: int, stall_s: float) -> bytes:
         """Wait for the rest of the body: one wake-up for all of it, and one copy.
@@ -216,8 +213,8 @@ class Cycle(RequestResponseCycle):
         self._gathered_bytes, self._bytes_max = len(parts[0]), max_bytes
         self._moved_at = asyncio.get_running_loop().time()
         self._parts, self.is_buffered = parts, True
-        if self._wake is None:
-            self._wake = asyncio.Event()
+        if self.wake is None:
+            self.wake = asyncio.Event()
         self.flow.resume_reading()
         try:
             while True:
@@ -226,7 +223,7 @@ class Cycle(RequestResponseCycle):
                 check_length(self._gathered_bytes, max_bytes)
                 if not self.more_body:
                     return b"".join(parts)
-                await self._wait_for_more(self._wake, stall_s)
+                await self._wait_for_more(self.wake, stall_s)
         finally:
             self._parts = None
             self.body = bytearray()
@@ -250,8 +247,8 @@ class Cycle(RequestResponseCycle):
         self._moved_at = asyncio.get_running_loop().time()
         if self._gathered_bytes > self._bytes_max:
             self.flow.pause_reading()
-            assert self._wake is not None, "a body is gathered for somebody who waits"
-            self._wake.set()
+            assert self.wake is not None, "a body is gathered for somebody who waits"
+            self.wake.set()
 
     async def _wait_for_more(self, wake: asyncio.Event, stall_s: float) -> None:
         wake.clear()

@@ -32,9 +32,11 @@ class RequestGuard:
     Attributes:
         ending: Why the task was cancelled, None when it was not.
         ends_s: When its time is up, on the loop's clock.
+        cycle: The connection's side of the request.
+        draining: Ends an attempt that goes on for a client that has left.
     """
 
-    __slots__ = ("_client", "_cycle", "_drain_s", "_draining", "_task", "ending", "ends_s")
+    __slots__ = ("_client", "_drain_s", "_task", "cycle", "draining", "ending", "ends_s")
 
     def __init__(
         self,
@@ -56,9 +58,9 @@ class RequestGuard:
         """
         self._task = task
         self._client = client
-        self._cycle = cycle
+        self.cycle = cycle
         self._drain_s = drain_s
-        self._draining: asyncio.TimerHandle | None = None
+        self.draining: asyncio.TimerHandle | None = None
         self.ends_s = ends_s
         self.ending: Ending | None = None
         cycle.on_gone = self.client_left
@@ -75,7 +77,7 @@ class RequestGuard:
         if self._client.drains:
             self.ends_s = inf
             loop = asyncio.get_running_loop()
-            self._draining = loop.call_later(self._drain_s, self.end, Ending.CLIENT_LEFT)
+            self.draining = loop.call_later(self._drain_s, self.end, Ending.CLIENT_LEFT)
         else:
             self.end(Ending.CLIENT_LEFT)
 
@@ -83,12 +85,6 @@ class RequestGuard:
         """End it because this process has to."""
         self._client.is_cut = True
         self.end(Ending.CUT)
-
-    def stop(self) -> None:
-        """Watch no more."""
-        self._cycle.on_gone = None
-        if self._draining is not None:
-            self._draining.cancel()
 
     def took_over(self) -> bool:
         """Whether a cancellation that the task caught was this guard's; if so it is over now."""
@@ -141,8 +137,10 @@ class Guards:
 
     def remove(self, guard: RequestGuard) -> None:
         """Watch no more over a task."""
-        guard.stop()
         del self._guards[guard]
+        guard.cycle.on_gone = None
+        if guard.draining is not None:
+            guard.draining.cancel()
 
     def cut(self) -> None:
         """End them all."""

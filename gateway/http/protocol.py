@@ -75,6 +75,7 @@ class BoundedProtocol(asyncio.Protocol):
     head_s_max = HEAD_S_MAX
     rest_s_max = REST_S_MAX
     unread_s_max = UNREAD_S_MAX
+    look_every_s = LOOK_EVERY_S
 
     def __init__(
         self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, object]
@@ -280,8 +281,10 @@ class BoundedProtocol(asyncio.Protocol):
         assert cycle is not None, "a request ends after its head"
         if cycle.response_complete:
             self._deadline.set(self.timeout_keep_alive)
-        else:
-            cycle.end_body()
+            return
+        cycle.more_body = False
+        if cycle.wake is not None:
+            cycle.wake.set()
 
     def on_response_complete(self) -> None:
         """The answer is out: close, begin with the next one, or wait for it."""
@@ -401,7 +404,7 @@ class BoundedProtocol(asyncio.Protocol):
     def _read_no_further(self) -> None:
         """Read the next requests later; whether the client is still there is looked after."""
         self.flow.pause_reading()
-        self._deadline.set(LOOK_EVERY_S)
+        self._deadline.set(self.look_every_s)
 
     def _has_left(self) -> bool:
         """Whether the client closed its side, as far as one knows without reading on."""
@@ -423,7 +426,7 @@ class BoundedProtocol(asyncio.Protocol):
             if self._has_left():
                 self.transport.abort()
             else:
-                self._deadline.set(LOOK_EVERY_S)
+                self._deadline.set(self.look_every_s)
         # Every other answer in play has bounds of its own.
 
     def _bound_flush(self) -> None:

@@ -11,8 +11,9 @@ from typing import cast
 import anyio
 import uvicorn
 
+from gateway.http.bounds import Closing
 from gateway.http.messages import AsgiApplication
-from gateway.http.protocol import BoundedProtocol, Closing
+from gateway.http.protocol import BoundedProtocol
 from gateway.process.listeners import BACKLOG
 
 KEEP_ALIVE_S = 75
