@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -24,7 +24,7 @@ from gateway.relay.whole_answer import WholeParts
 from gateway.routing.ranking import Candidate
 from gateway.telemetry.metrics import Metrics
 from pricing.money import format_usd
-from providers.contract import AttemptFacts, Batch, Deadlines, OnDisconnect, Provider
+from providers.contract import AttemptFacts, Deadlines, OnDisconnect, Provider
 from providers.errors import ProviderError, UpstreamFault
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,6 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
         provider = relay.providers[provider_name]
         seen = self._stream_frames(provider, facts) if job.request.is_stream else WholeParts()
         outcome: Outcome | None = None
-        settlement: Settlement | None = None
         try:
             if relay.limits.is_strict:
                 await relay.journal.wait_durable(opened)
@@ -123,7 +122,13 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
                         if seen.take(batch):
                             break
                 else:
-                    await self._relay(batches, seen, facts)
+                    async for batch in batches:
+                        data = seen.take(batch)
+                        if data:
+                            if not client.has_content:
+                                await self._begin(facts)
+                            if client.put(data):
+                                await client.drain()
             outcome = self._ended(seen, facts)
         except ProviderError as error:
             outcome = self._failed(error, seen, facts)
@@ -152,18 +157,6 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             wants_usage=self.job.request.wants_usage,
             keeps_usage=provider.sends_usage_unasked,
         )
-
-    async def _relay(
-        self, batches: AsyncIterator[Batch], frames: StreamFrames, facts: AttemptFacts
-    ) -> None:
-        client = self.client
-        async for batch in batches:
-            data = frames.take(batch)
-            if data:
-                if not client.has_content:
-                    await self._begin(facts)
-                if client.put(data):
-                    await client.drain()
 
     async def _begin(self, facts: AttemptFacts) -> None:
         """The first content: headers go out, and there is no way back."""
