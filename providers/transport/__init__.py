@@ -7,7 +7,7 @@ out of it for speed, is in `docs/decisions/0001-raw-asgi-and-aiohttp.md`.
 """
 
 from providers.transport.client import Transport
-from providers.transport.exchange import Exchange
+from providers.transport.exchange import Exchange, header_text
 from providers.transport.head import header_lines
 from providers.transport.options import ANSWER_MAX_BYTES, ERROR_BODY_MAX_BYTES, TransportOptions
 from providers.transport.tls import client_context
@@ -20,4 +20,5 @@ __all__ = [
     "TransportOptions",
     "client_context",
     "header_lines",
+    "header_text",
 ]

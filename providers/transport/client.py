@@ -111,8 +111,10 @@ class Transport:
             await waiter
             if line.is_awaiting:
                 assert line.fault is not None, "a wait for the head ends with either"
-                error = _head_error(line, loop.time() - now, is_total=loop.time() >= total_at)
-                raise error from line.fault
+                # Not by a name, which would keep this frame, and with it the body, in a cycle.
+                raise _head_error(
+                    line, loop.time() - now, is_total=loop.time() >= total_at
+                ) from line.fault
             coding = line.headers.get(b"content-encoding")
             inflater = None if coding is None else inflater_for(coding, status=line.status)
         except BaseException:

@@ -34,7 +34,7 @@ class Headers(Mapping[str, str]):
         self._fields = fields
 
     def __getitem__(self, name: str) -> str:
-        return self._fields[name.lower().encode()].decode("utf-8", "replace").rstrip(" \t")
+        return header_text(self._fields[name.lower().encode()])
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower().encode() in self._fields
@@ -46,18 +46,22 @@ class Headers(Mapping[str, str]):
         return len(self._fields)
 
 
+def header_text(value: bytes) -> str:
+    """A header's value; bytes that are no UTF-8 are replaced, so that it can be written down."""
+    return value.decode("utf-8", "replace").rstrip(" \t")
+
+
 class Exchange:
     """One request that was answered with a head; its body is read here.
 
     Attributes:
         status: The HTTP status.
-        headers: The headers, names in lower case; of repeated ones the first. Bytes that are no
-            UTF-8 are replaced, so that every value can be written down.
+        fields: The headers as they came, names in lower case; of repeated ones the first.
     """
 
     __slots__ = (
         "_between_tokens_s", "_has_content", "_has_finished", "_line", "_pool", "_total_at",
-        "_wait_at", "_was_cut", "headers", "status",
+        "_wait_at", "_was_cut", "fields", "status",
     )  # fmt: skip
 
     def __init__(
@@ -80,7 +84,12 @@ class Exchange:
         # From here on a deadline concerns the body, of which nobody reads yet.
         line.watch.expires_at = total_at
         self.status = line.status
-        self.headers: Mapping[str, str] = Headers(line.headers)
+        self.fields: Mapping[bytes, bytes] = line.headers
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers as text; `header_text` of a field is quicker for one whose name is known."""
+        return Headers(self.fields)
 
     async def __aenter__(self) -> Self:
         return self

@@ -213,7 +213,7 @@ class Line(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once; what was not sent yet is not waited for."""
-        self.on_lost = None
+        self.on_lost = self.upload = None
         self.watch.stop()
         self.transport.abort()
         self._close()
