@@ -77,15 +77,12 @@ class PlainRuns:
         text = read[self._start : -len(self._tail)]
         if b"\n" not in text:
             # One frame, which is how slower streams come.
-            first, between, second = text, b"", b""
+            first, rest = text, b""
             if self._between:
-                first, between, second = text.partition(self._between)
-            if not first or between != self._between:
-                count = 0
-            elif (first + second).translate(None, _PLAIN):
-                count = int(self._are_texts([text]))
-            else:
-                count = 1
+                first, found, rest = text.partition(self._between)
+                first = first if found else b""
+            is_plain = first and not (first + rest).translate(None, _PLAIN)
+            count = 1 if is_plain else int(bool(first) and self._are_texts([text]))
         else:
             texts = self._texts_of(read.split(b"\n"))
             # Put together again they are the read, or something else is among them.

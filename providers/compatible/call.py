@@ -22,7 +22,7 @@ from providers.compatible.upstream import Upstream
 from providers.contract import AttemptFacts, Batch, ChatRequest, Deadlines, Event
 from providers.errors import BadWire, ProviderError
 from providers.sse import Frame
-from providers.transport import ANSWER_MAX_BYTES, ERROR_BODY_MAX_BYTES, Exchange
+from providers.transport import ANSWER_MAX_BYTES, ERROR_BODY_MAX_BYTES, Exchange, header_text
 
 _TOO_LONG = f"The answer exceeds {ANSWER_MAX_BYTES} bytes."
 
@@ -82,15 +82,14 @@ class _Call(AsyncIterator[Batch]):
             facts=facts,
         )
         self._exchange = exchange
-        headers = exchange.headers
-        for name in row.request_id_headers:
-            if name in headers:
-                facts.upstream_request_id = headers[name]
+        for name in upstream.id_headers:
+            if (value := exchange.fields.get(name)) is not None:
+                facts.upstream_request_id = header_text(value)
                 break
         if not 200 <= exchange.status < 300:
             async with exchange:
                 refusal = await exchange.read_all(max_bytes=ERROR_BODY_MAX_BYTES, cuts=True)
-            context = upstream.error_context(self._deployment, headers, facts)
+            context = upstream.error_context(self._deployment, exchange.headers, facts)
             raise error_from_reply(exchange.status, refusal, context=context)
         self._begin()
         return self
@@ -215,7 +214,7 @@ class StreamCall(_Call):
         self._reads = ChatReads(stream=self._codec)
         self._failure: ProviderError | None = None
         self._has_content = False
-        self._has_begun = "json" in self._exchange.headers.get("content-type", "")
+        self._has_begun = b"json" in self._exchange.fields.get(b"content-type", b"")
         self._is_events = not self._has_begun
 
     def _end_reading(self) -> None:

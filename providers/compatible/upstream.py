@@ -41,6 +41,7 @@ class Upstream:
         row: How its vendor differs.
         url: Where chat requests go.
         transport: Its connections.
+        id_headers: Where the upstream's id of a request may be, best first.
         wire_faults: Deviations from the wire that were put right since the start, by kind.
     """
 
@@ -51,6 +52,7 @@ class Upstream:
         "_lines",
         "_secrets",
         "account",
+        "id_headers",
         "row",
         "transport",
         "url",
@@ -74,6 +76,7 @@ class Upstream:
         self.row = row
         self.url = chat_url(account.base_url, row)
         self.transport = Transport([str(self.url)], transport_options)
+        self.id_headers = [name.lower().encode() for name in row.request_id_headers]
         self.wire_faults: dict[str, int] = {}
         self._clock = clock
         self._secrets = [
