@@ -11,14 +11,14 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 
-from gateway.routing.decision import Stage, decide
+from gateway.routing.decision import Decision, Stage, decide
 from gateway.routing.needs import RequestNeeds
 from gateway.routing.plan import NO_DEMANDS, Demands, Place, Plan
 from gateway.routing.ranking import Candidate
 from gateway.routing.resolve import find
 from gateway.routing.scope import KeyScope
 from gateway.routing.snapshot import DeploymentView, FleetSnapshot
-from pricing.price_book import Basis, PriceVersion, Unpriced
+from pricing.price_book import Basis, Unpriced
 
 
 def make_plan(
@@ -70,20 +70,9 @@ def make_plan(
         now=now,
         privacy_reasons=privacy_reasons,
     )
-    candidates = {one.deployment: one for one in outline.candidates}
-    places: list[Place] = []
-    unpriced: list[Candidate] = []
-    for view in views.values():
-        candidate = candidates.get(view.name)
-        if candidate is None:
-            continue
-        if _is_never_priced(candidate):
-            unpriced.append(candidate)
-            continue
-        place = _place(view, candidate.price)
-        if place is None:
-            return None
-        places.append(place)
+    places = _places(outline, views)
+    if places is None:
+        return None
     steady = _steady_order(places)
     # Abilities are looked at once scope and privacy are settled, and before health is.
     settled = {one.deployment for one in outline.excluded if one.stage in _BEFORE_ABILITY}
@@ -93,7 +82,7 @@ def make_plan(
     return Plan(
         outline=outline,
         places=tuple(places if steady is None else steady),
-        unpriced=tuple(unpriced),
+        unpriced=tuple(one for one in outline.candidates if _is_never_priced(one)),
         is_steady=steady is not None,
         window_tokens=min(windows, default=None),
         unsupported=frozenset[str]().union(*(one.unsupported for one in asked)),
@@ -102,23 +91,33 @@ def make_plan(
     )
 
 
+def _places(outline: Decision, views: Mapping[str, DeploymentView]) -> list[Place] | None:
+    """The candidates that have a price, in the operator's order; None where one cannot be planned.
+
+    That is a price which has to be rounded, one per busy time, or one whose lack is a matter of the
+    instant.
+    """
+    candidates = {one.deployment: one for one in outline.candidates}
+    places: list[Place] = []
+    for name, view in views.items():
+        candidate = candidates.get(name)
+        if candidate is None or _is_never_priced(candidate):
+            continue
+        price = candidate.price
+        if isinstance(price, Unpriced) or price.linear is None:
+            return None
+        window_tokens = view.capabilities.context_window_tokens
+        places.append(
+            Place(deployment=name, price=price, linear=price.linear, window_tokens=window_tokens)
+        )
+    return places
+
+
 def _is_never_priced(candidate: Candidate) -> bool:
     """Whether no request can be quoted, whatever its counts: no price, or no measured speed."""
     if isinstance(candidate.price, Unpriced):
         return not candidate.price.is_momentary
     return candidate.price.basis is Basis.GPU_TIME and isinstance(candidate.quote, Unpriced)
-
-
-def _place(view: DeploymentView, price: PriceVersion | Unpriced) -> Place | None:
-    """None for a price that has to be rounded, or is one per busy time."""
-    if isinstance(price, Unpriced) or price.linear is None:
-        return None
-    return Place(
-        deployment=view.name,
-        price=price,
-        linear=price.linear,
-        window_tokens=view.capabilities.context_window_tokens,
-    )
 
 
 def _steady_order(places: Sequence[Place]) -> list[Place] | None:
