@@ -29,6 +29,13 @@ from tests.gateway.gateway_harness import (
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture
+def anyio_backend():
+    """The loop of the workers."""
+    return ("asyncio", {"use_uvloop": True})
+
+
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
