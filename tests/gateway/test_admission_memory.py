@@ -321,6 +321,15 @@ def test_what_may_not_fit_and_asks_for_what_only_some_can_give_is_looked_at_by_i
     assert "exceed its context window" in found.decision.excluded[0].reason
 
 
+def test_a_gap_between_prices_is_told_with_its_instant(world):
+    for seconds in (0, 1):
+        world.now_us = to_microseconds(START + timedelta(seconds=seconds))
+        last = world.check(principal(), chat("late"), Controls()).candidates[-1]
+        assert last.quote == Unpriced(
+            reason=f"no price in force on 2026-11-30T00:00:0{seconds}+00:00"
+        )
+
+
 def test_teams_with_the_same_rights_share_a_plan(world):
     first = world.check(principal(), chat(), Controls(tags=frozenset({"internal"})))
     second = world.check(principal("careful"), chat(), Controls())
