@@ -19,7 +19,7 @@ from providers.errors import (
 from providers.transport.exchange import Exchange, InflatedExchange, error_from
 from providers.transport.head import RequestHead, origin_of
 from providers.transport.inflate import inflater_for
-from providers.transport.line import Line
+from providers.transport.line import Line, Malformed
 from providers.transport.options import TransportOptions
 from providers.transport.pool import Pool, connector_for
 from providers.transport.upload import Upload
@@ -109,8 +109,8 @@ class Transport:
                 upload.push()
             waiter = line.waiter = loop.create_future()
             await waiter
-            if line.is_awaiting:
-                assert line.fault is not None, "a wait for the head ends with either"
+            # What turns out malformed before a part was handed on is better no answer at all.
+            if line.fault is not None and (line.is_awaiting or isinstance(line.fault, Malformed)):
                 # Not by a name, which would keep this frame, and with it the body, in a cycle.
                 raise _head_error(
                     line, loop.time() - now, is_total=loop.time() >= total_at

@@ -42,7 +42,7 @@ class Malformed(Exception):
 
 
 class _Unasked(Exception):
-    """Stops the parser at what nobody asked for."""
+    """Stops the parser at an answer that nobody asked for."""
 
 
 class Line(asyncio.Protocol):
@@ -225,10 +225,11 @@ class Line(asyncio.Protocol):
         parser = self._parser
         if parser is None:
             return
+        was_awaiting = self.is_awaiting
         try:
             parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._note_stop()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as stop:
+            self._note_stop(stop, is_first_read=was_awaiting)
         if self.is_awaiting:
             self.head_bytes += len(data)
             if self.head_bytes > _HEADS_MAX_BYTES:
@@ -265,10 +266,9 @@ class Line(asyncio.Protocol):
     # What the parser calls.
 
     def on_message_begin(self) -> None:
-        """Stop at an answer to nothing."""
+        """Something begins that is not a blank line; nobody may have asked for it."""
         if not self.is_awaiting:
-            self.has_unasked = True
-            raise _Unasked
+            self.has_unasked = self.closes = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers come here too, and are dropped with the next answer."""
@@ -285,6 +285,8 @@ class Line(asyncio.Protocol):
         """A head has come: an interim one (1xx), or the answer's own."""
         parser = self._parser
         assert parser is not None
+        if not self.is_awaiting:
+            raise _Unasked  # before its body, which would be taken for that of the answer before it
         status = parser.get_status_code()
         fields = self._fields
         self._fields = {}
@@ -310,15 +312,23 @@ class Line(asyncio.Protocol):
             if self._fields:
                 self._fields = {}
 
-    def _note_stop(self) -> None:
-        """The parser goes no further, nor does the connection."""
-        if not self.is_complete:
-            self.fail(Malformed("The upstream's answer is not valid HTTP."))
-            return
+    def _note_stop(self, stop: Exception, *, is_first_read: bool) -> None:
+        """The parser goes no further, nor does the connection.
+
+        Args:
+            stop: The parser's.
+            is_first_read: Whether the answer's head came with what it stopped in.
+        """
         self.closes = True
-        # Another protocol may follow a 101, whose status is the answer; behind others is nothing
-        # that was asked for.
-        self.has_unasked = self.status != _SWITCHING_PROTOCOLS
+        if self.is_complete:
+            # Another protocol follows a 101, whose status is the answer.
+            is_over = self.status == _SWITCHING_PROTOCOLS
+            # A whole head behind an answer is another one's. Else it is longer than it says, which
+            # is no matter when it was read by then, and had better be nothing when it was not.
+            is_over |= isinstance(stop, httptools.HttpParserCallbackError)
+            if is_over or not is_first_read:
+                return
+        self.fail(Malformed("The upstream's answer is not valid HTTP."))
 
     def _hold(self) -> None:
         """Leave the rest in the kernel, where it slows the upstream, until this was taken."""
