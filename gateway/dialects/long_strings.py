@@ -33,6 +33,7 @@ RUNS_MAX = 1000
 _BASE64 = b";base64,"
 _DATA_KEY = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\Z')
 _DATA_KEY_BYTES_MAX = 32
+_END_OF_KEY = re.compile(rb'"[ \t\r\n]*:')
 _STRING = msgspec.json.Decoder(msgspec.Raw)
 _INDEX_DIGITS = 4
 
@@ -112,7 +113,12 @@ def _start_of_run(body: bytes, opening: int) -> int | None:
 
 
 def _is_string(view: memoryview, opening: int, closing: int) -> bool:
-    """Whether what stands from one quotation mark to the other is one whole JSON string."""
+    """Whether from one quotation mark to the other stands one whole JSON string, and no key.
+
+    Of two equal keys the reader keeps one; with marks in them it would not know that they are.
+    """
+    if _END_OF_KEY.match(view, closing) is not None:
+        return False
     try:
         _STRING.decode(view[opening : closing + 1])
     except msgspec.DecodeError:

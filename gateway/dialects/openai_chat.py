@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from gateway.dialects.controls import refuse_misplaced, without_controls
+from gateway.dialects.long_strings import set_aside
 from gateway.errors import InvalidRequest, UnsupportedParameter
 from providers.codecs.openai_chat import NEUTRAL_NAMES, is_neutral
 
@@ -78,6 +79,9 @@ MEMBERS_MAX = 1000
 OTHER_BYTES_MAX = 4 * 1024 * 1024
 """Longest body without its messages. Millions of keys take seconds to decode, in which no thread
 can do anything else; what may be large is content, and that is in the messages."""
+
+SET_ASIDE_BYTES_MIN = 64 * 1024
+"""Longest body whose base64 is passed over with the rest, once per level; 20 us each time."""
 
 ONE_MORE_PASS_BYTES_MAX = 16 * 1024
 """Longest refused body that is looked through again rather than put together without messages."""
@@ -171,12 +175,31 @@ def parse(body: bytes) -> ParsedChat:
         InvalidRequest: It is no JSON object, or a member has the wrong type or range.
         UnsupportedParameter: It asks for something of a stream that no upstream is asked for.
     """
+    if len(body) <= SET_ASIDE_BYTES_MIN:
+        return _parse(body)
+    _check_utf8(body)  # what is set aside is not looked at again
+    found = set_aside(body)
+    if found is None:
+        return _parse(body)
+    try:
+        parsed = _parse(found.text, spared_bytes=found.spared_bytes)
+    except (InvalidRequest, UnsupportedParameter):
+        return _parse(body)  # which says what is wrong in the client's own words and places
+    messages = bytes(parsed.fields["messages"])
+    if not found.holds_all(messages):  # elsewhere no value is as long, or it was a repeated one
+        return _parse(body)
+    parsed.fields["messages"] = Raw(found.restore(messages))
+    return parsed
+
+
+def _parse(body: bytes, *, spared_bytes: int = 0) -> ParsedChat:
+    """The same of a body that may be shorter than the client's by what was set aside."""
     fields, head, messages = _decode(body)
     if len(fields) > MEMBERS_MAX or not fields.keys() <= _KNOWN_FIELDS:
         _check_names(fields)
     if messages is None:
         raise InvalidRequest("messages is required", param="messages")
-    given_bytes = len(fields["messages"])
+    given_bytes = len(fields["messages"]) + spared_bytes
     sent, has_media = _check_messages(messages)
     fields["messages"] = Raw(msgspec.json.encode(sent))
     del fields["model"]
@@ -210,22 +233,28 @@ def parse(body: bytes) -> ParsedChat:
         metadata=head.metadata,
         prompt_tokens_estimate=given_bytes // BYTES_PER_TOKEN or 1,
         prompt_tokens_low=given_bytes // BYTES_PER_TOKEN_HIGH or 1,
-        prompt_tokens_max=len(body) + TEMPLATE_TOKENS_MAX,
+        prompt_tokens_max=len(body) + spared_bytes + TEMPLATE_TOKENS_MAX,
         max_output_tokens=max_output_tokens,
         choices=head.n or 1,
         has_media=has_media,
     )
 
 
+def _check_utf8(body: bytes) -> None:
+    """Inner values travel undecoded, so this is where they are checked."""
+    if body.isascii():
+        return
+    try:
+        body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"the body is not UTF-8: byte {error.start} cannot be read; send UTF-8"
+        ) from error
+
+
 def _decode(body: bytes) -> tuple[_Object, _Head, list[_Object] | None]:
     """The members, what is read of them, and the messages; None for these where there are none."""
-    if not body.isascii():
-        try:
-            body.decode("utf-8")  # inner values travel undecoded, so this is where they are checked
-        except UnicodeDecodeError as error:
-            raise InvalidRequest(
-                f"the body is not UTF-8: byte {error.start} cannot be read; send UTF-8"
-            ) from error
+    _check_utf8(body)
     try:
         if len(body) > OTHER_BYTES_MAX:
             _check_outline(msgspec.json.decode(body, type=_Outline), len(body))
@@ -264,7 +293,7 @@ def _decode_apart(body: bytes, members: _Object) -> tuple[_Object, _Head, list[_
 
 
 def _check_outline(outline: _Outline, size: int) -> None:
-    if size - len(bytes(outline.messages)) > OTHER_BYTES_MAX:
+    if size - len(outline.messages) > OTHER_BYTES_MAX:
         mib = OTHER_BYTES_MAX // 2**20
         raise InvalidRequest(f"all that is not messages is larger than {mib} MiB")
 

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.dialects import openai_chat
 from gateway.dialects.long_strings import RUNS_MAX, set_aside
+from gateway.dialects.openai_chat import SET_ASIDE_BYTES_MIN
+from gateway.errors import InvalidRequest, UnsupportedParameter
 
 RUN = "QUJD" * 10
 LEAST = 20
@@ -52,6 +55,7 @@ LEFT = {
     "a run that ends in an escape": r'{"data":"RUN\"}',
     "a control character in the run": '{"data":"RUN\nRUN"}',
     "an escape that does not exist": r'{"data":"RUN\qRUN"}',
+    "a key": '{"x;base64,RUN" : 1}',
     "a media type longer than any": '{"url":"data:' + "x" * 300 + ';base64,RUN"}',
 }
 
@@ -162,3 +166,64 @@ def test_any_json_is_read_alike_with_and_without(value, ascii_only) -> None:
         return
     assert found.restore(found.text) == body
     assert put_back(loaded(found.text), found) == loaded(body)
+
+
+LONG = "QUJD" * 5000
+PART = st.one_of(
+    st.builds(
+        lambda kind, end: {
+            "type": "image_url",
+            "image_url": {"url": f"data:{kind};base64,{LONG}{end}"},
+        },
+        st.sampled_from(["image/png", "a;b=c", ""]),
+        st.sampled_from(["", "x", '"', "\n"]),
+    ),
+    st.builds(
+        lambda name: {"type": name, "input_audio": {"data": LONG, "format": "wav"}},
+        st.sampled_from(["input_audio", "text", "", "LONG"]),
+    ),
+    st.just({"type": "text", "text": LONG}),
+    st.just({"data": LONG}),
+)
+MESSAGE = st.builds(
+    lambda role, content: {"role": role, "content": content},
+    st.sampled_from(["user", "assistant", "nobody"]),
+    st.lists(PART, max_size=3) | st.just(LONG),
+)
+BODY = st.fixed_dictionaries(
+    {"messages": st.lists(MESSAGE, min_size=1, max_size=3)},
+    optional={
+        "model": st.just("m"),
+        "metadata": st.just({"data": LONG}),
+        "prediction": st.just({"data": LONG}),
+        "temperature": st.sampled_from([1, "hot"]),
+        "Model": st.just("n"),
+    },
+)
+
+
+def outcome(read, body: bytes) -> object:
+    try:
+        return read(body)
+    except (InvalidRequest, UnsupportedParameter) as error:
+        return type(error), str(error), error.param
+
+
+@given(BODY.map(lambda body: {"model": "m", **body}), st.integers(0, 3), st.booleans())
+def test_a_large_body_is_checked_and_sent_as_if_nothing_were_set_aside(body, cut, twice) -> None:
+    text = json.dumps(body, indent=cut or None)
+    if twice:  # a repeated member: the last one counts
+        text = text[:-1] + f',"messages":[{{"role":"user","content":[{{"data":"{LONG}"}}]}}]}}'
+    data = text.encode() + b" " * SET_ASIDE_BYTES_MIN
+    for each in (data, data[: len(text) - cut], data.replace(b"QUJ", b"QU\xff", 1)):
+        assert outcome(openai_chat.parse, each) == outcome(openai_chat._parse, each)
+
+
+def test_a_body_of_media_is_what_gets_set_aside() -> None:
+    url = "data:image/png;base64," + LONG * 4
+    part = {"type": "image_url", "image_url": {"url": url}}
+    body = {"model": "m", "messages": [{"role": "user", "content": [part]}]}
+    parsed = openai_chat.parse(json.dumps(body).encode())
+    assert msgspec.json.decode(parsed.fields["messages"]) == body["messages"]
+    assert parsed.has_media
+    assert parsed.prompt_tokens_estimate >= len(LONG)
