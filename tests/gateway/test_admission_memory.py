@@ -330,6 +330,21 @@ def test_a_gap_between_prices_is_told_with_its_instant(world):
         )
 
 
+def test_what_is_paused_is_tried_last_and_the_decision_stays_as_it_is(world):
+    asked = (principal(), chat(), Controls())
+    usual = [one.deployment for one in world.check(*asked).candidates]
+    world.health.note_lack(usual[0], asked_s=5.0, is_quota=False)
+    world.health.note_lack(usual[2], asked_s=50.0, is_quota=False)
+    found = world.check(*asked)
+    assert [one.deployment for one in found.decision.candidates] == usual
+    assert [one.deployment for one in found.candidates] == [usual[1], usual[3], usual[0], usual[2]]
+    world.now_s += 5.0
+    found = world.check(*asked)
+    assert [one.deployment for one in found.candidates] == [usual[0], usual[1], usual[3], usual[2]]
+    world.now_s += 45.0
+    assert world.check(*asked).candidates == tuple(found.decision.candidates)
+
+
 def test_teams_with_the_same_rights_share_a_plan(world):
     first = world.check(principal(), chat(), Controls(tags=frozenset({"internal"})))
     second = world.check(principal("careful"), chat(), Controls())
