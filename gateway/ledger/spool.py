@@ -318,7 +318,11 @@ class SpoolWriter:
         is_making = self._sync.job is not None and self._sync.job.next_path is not None
         if is_making or current.size_bytes == segment.HEADER_BYTES:
             return current
-        digest = current.digest.follow(current.descriptor, current.size_bytes)
+        try:
+            digest = current.digest.follow(current.descriptor, current.size_bytes)
+        except OSError as error:
+            self._fail(error)
+            raise SpoolError(self._failure) from error
         following = self._start(digest.value())
         self._finished.append(current.descriptor)
         return following

@@ -346,6 +346,16 @@ async def test_an_unusable_reserve_is_an_error_of_the_system(tmp_path):
     await close(open_spool(tmp_path / "w"))
 
 
+async def test_a_full_segment_that_cannot_be_read_back_fails_for_good(tmp_path):
+    writer = open_spool(tmp_path / "w", segment_bytes=600)
+    writer.append(intent(1))
+    os.truncate(segment.segment_path(tmp_path / "w", 1), segment.HEADER_BYTES)
+    with pytest.raises(SpoolError, match="shorter than was written"):
+        writer.append(intent(2))
+    assert writer.health is Health.FAILED
+    await close(writer)
+
+
 async def test_closing_syncs_ends_the_run_and_may_be_repeated(tmp_path):
     files = QuotaFiles(10**6)
     writer = open_spool(tmp_path / "w", files=files, segment_bytes=600)
