@@ -84,6 +84,7 @@ class Cycle(RequestResponseCycle):
         is_buffered: Whether parts of its body have to go through `add_part`.
         wake: Set when something of the body came, or nothing more will; None when nobody waits.
         route: What answers it; None is ASGI.
+        task: Which one answers it, None where that is not known.
         on_gone: Called once when the client leaves before its answer is whole; None when nobody
             wants to know.
     """
@@ -94,6 +95,7 @@ class Cycle(RequestResponseCycle):
     expected_content_length = 0
     chunked_encoding = None
     waiting_for_100_continue = False
+    task: asyncio.Task[None] | None = None
     # What only bodies need that come in several parts.
     wake: asyncio.Event | None = None
     _parts: list[bytes | bytearray] | None = None  # of a body that is being gathered

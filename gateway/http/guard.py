@@ -40,7 +40,7 @@ class RequestGuard:
 
     def __init__(
         self,
-        task: asyncio.Task[object],
+        task: asyncio.Task[None],
         client: ClientStream,
         *,
         cycle: Cycle,
@@ -118,7 +118,7 @@ class Guards:
             client: Its answer.
             limits: How long it may take.
         """
-        task = asyncio.current_task()
+        task = cycle.task or asyncio.current_task()  # to ask for it is a system call
         assert task is not None, "a request is served by a task"
         if limits is not self._limits:
             self._limits, self._patience_s = limits, limits.patience_s

@@ -71,6 +71,7 @@ class Turns:
         assert task is not None, "this is run as a task"
         while cycle is not None:
             assert cycle.route is not None, "the others take ASGI"
+            cycle.task = task
             try:
                 await cycle.route(cycle)
             except Exception:  # the request boundary; routes have their own, inside

@@ -297,7 +297,7 @@ def limits(total_s: float) -> RelayLimits:
 
 
 class Unheard:
-    on_gone = None
+    on_gone = task = None
     is_blocked = False
 
 

@@ -18,7 +18,7 @@ class AsgiCycle:
     disconnected = False
     response_started = False
     is_blocked = False
-    on_gone = None
+    on_gone = task = None
 
     def __init__(self, headers, receive) -> None:
         self.headers = headers
