@@ -25,7 +25,8 @@ NULL = msgspec.Raw(b"null")
 EMPTY_VALUES = frozenset({b"null", b'""', b"[]", b"{}"})
 """JSON values that hold nothing."""
 
-_EMPTY_BYTES_MAX = 4
+EMPTY_BYTES_MAX = 4
+"""A value with more bytes holds something; a long text is not copied to be compared."""
 
 
 class Message(msgspec.Struct, gc=False):
@@ -44,8 +45,7 @@ class Message(msgspec.Struct, gc=False):
     def has_content(self) -> bool:
         """Whether anything but a tool call is there for the reader."""
         content = self.content
-        # By its length where that tells: a text may be long, and the comparison copies it.
-        if len(content) > _EMPTY_BYTES_MAX or bytes(content) not in EMPTY_VALUES:
+        if len(content) > EMPTY_BYTES_MAX or bytes(content) not in EMPTY_VALUES:
             return True
         others = (
             self.reasoning,
@@ -221,7 +221,8 @@ def decode_answer(
         and reason in _PLAIN_ENDS
     ):
         # One plain text that ended as OpenAI's do, which nearly all answers are.
-        raw, faults, reasons, has_content = body, _NO_FAULTS, (reason or "",), message.has_content()
+        raw, faults, reasons = body, _NO_FAULTS, (reason or "",)
+        has_content = len(message.content) > EMPTY_BYTES_MAX or message.has_content()
     else:
         raw, faults = _put_right(body, choices, request, usage)
         reasons = tuple([choice.finish_reason or "" for choice in choices])

@@ -16,6 +16,7 @@ import msgspec
 
 from providers.codecs.finish_reasons import finish_word
 from providers.codecs.openai_chat import (
+    EMPTY_BYTES_MAX,
     EMPTY_VALUES,
     NULL,
     GroqExtra,
@@ -198,7 +199,7 @@ class ChatStream(msgspec.Struct, kw_only=True):
         delta, index, reason = choice.delta, choice.index or 0, choice.finish_reason
         if delta is None or delta.tool_calls is not NULL:
             return False
-        has_text = delta.has_content()
+        has_text = len(delta.content) > EMPTY_BYTES_MAX or delta.has_content()
         if not reason:
             if not has_text:
                 return False

@@ -24,6 +24,7 @@ from providers.errors import BadWire, ProviderError
 from providers.sse import Frame
 from providers.transport import ANSWER_MAX_BYTES, ERROR_BODY_MAX_BYTES, Exchange, header_text
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _TOO_LONG = f"The answer exceeds {ANSWER_MAX_BYTES} bytes."
 
 
@@ -91,7 +92,8 @@ class _Call(AsyncIterator[Batch]):
                 refusal = await exchange.read_all(max_bytes=ERROR_BODY_MAX_BYTES, cuts=True)
             context = upstream.error_context(self._deployment, exchange.headers, facts)
             raise error_from_reply(exchange.status, refusal, context=context)
-        self._begin()
+        if request.is_stream:
+            self._begin()
         return self
 
     async def __aexit__(
@@ -100,7 +102,8 @@ class _Call(AsyncIterator[Batch]):
         fault: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end_reading()
+        if self._request.is_stream:
+            self._end_reading()
         if self._faults:
             self._upstream.count_faults(self._faults)
         exchange = self._exchange
@@ -109,16 +112,16 @@ class _Call(AsyncIterator[Batch]):
                 await exchange.settle()
         finally:
             exchange.leave()
-        if isinstance(fault, msgspec.DecodeError | UnicodeDecodeError | RecursionError):
+        if isinstance(fault, _UNREADABLE):
             # Whatever looked into a part of the answer and could not read it, here or behind us:
             # nested too deeply, or no UTF-8 where text was due.
             raise BadWire(f"The answer of {self._deployment} cannot be read.") from fault
 
     def _begin(self) -> None:
-        """The answer's head has come."""
+        """The head of a stream has come."""
 
     def _end_reading(self) -> None:
-        """Nobody reads on."""
+        """Nobody reads a stream on."""
 
     def _error_of(self, body: bytes) -> ProviderError:
         """What an error object means that came in the place of an answer."""
