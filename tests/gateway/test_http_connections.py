@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from gateway.http.bounds import LINGER_BYTES_MAX, READ_ON_MAX
+from gateway.http.cycle import Cycle, HotApplication, Route
 from gateway.http.deadline import Deadline
 from gateway.http.guard import Ending, Guards
 from gateway.http.protocol import BoundedProtocol
@@ -119,6 +123,98 @@ async def test_a_fault_of_a_route_is_told_and_the_connection_stays(tmp_path, cap
         writer.close()
         await writer.wait_closed()
     assert "no id today" in caplog.text
+
+
+async def test_a_request_that_comes_byte_by_byte_is_the_same_request(tmp_path):
+    async with serving(tmp_path) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        with anyio.fail_after(20):
+            for byte in chat():
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.0005)
+            assert (await read_answer(reader))[0] == 200
+        writer.close()
+        await writer.wait_closed()
+
+
+class Routes(HotApplication):
+    """An application with one hot route and nothing else."""
+
+    def __init__(self, route: Route) -> None:
+        self.hot = {b"/hot": route}
+
+    async def __call__(self, scope, receive, send) -> None:
+        raise AssertionError("nothing takes ASGI here")
+
+
+@asynccontextmanager
+async def connected(
+    route: Route,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, ServerState]]:
+    """A client of a server with one route, and the server's state."""
+    config = uvicorn.Config(
+        Routes(route), http=BoundedProtocol, ws="none", lifespan="off", log_config=None,
+        proxy_headers=False,
+    )  # fmt: skip
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: BoundedProtocol(config, state, {}), host="127.0.0.1", port=0
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    try:
+        with anyio.fail_after(5):
+            yield reader, writer, state
+            writer.close()
+            while state.connections or state.tasks:
+                await anyio.sleep(0.005)
+    finally:
+        server.close()
+
+
+HOT = b"POST /hot HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+
+
+async def test_an_answer_that_breaks_off_ends_its_connection(caplog):
+    async def breaks(cycle: Cycle) -> None:
+        cycle.start(200, b"")
+        cycle.write(b"half")
+        raise RuntimeError("no more")
+
+    async with connected(breaks) as (reader, writer, _):
+        writer.write(HOT)
+        assert (await reader.read()).endswith(b"4\r\nhalf\r\n")
+    assert "no more" in caplog.text
+
+
+async def test_a_connection_goes_on_when_its_waiting_task_is_cancelled():
+    async def answers(cycle: Cycle) -> None:
+        cycle.send_whole(200, b"", b"here")
+
+    async with connected(answers) as (reader, writer, state):
+        for _ in range(3):
+            writer.write(HOT)
+            assert await read_answer(reader) == (200, b"here")
+            [task] = state.tasks
+            task.cancel()
+
+
+async def test_requests_of_one_connection_share_a_task_and_others_do_not():
+    tasks: list[asyncio.Task[None] | None] = []
+
+    async def notes(cycle: Cycle) -> None:
+        tasks.append(asyncio.current_task())
+        assert cycle.task is tasks[-1]
+        cycle.send_whole(200, b"", b"here")
+
+    for _ in range(2):
+        async with connected(notes) as (reader, writer, _):
+            for _ in range(3):
+                writer.write(HOT)
+                await read_answer(reader)
+    assert len(set(tasks[:3])) == len(set(tasks[3:])) == 1
+    assert tasks[0] is not tasks[3]
 
 
 OLD_BODIES = {
