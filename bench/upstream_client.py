@@ -28,7 +28,7 @@ import uvloop
 from yarl import URL
 
 from providers.contract import AttemptFacts, Deadlines
-from providers.transport import Transport
+from providers.transport import Transport, header_lines
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HEADERS = {
@@ -105,10 +105,11 @@ async def aiohttp_client(url: URL):
 async def fareway_transport(url: URL):
     """What the gateway uses."""
     transport = Transport([str(url)])
+    lines = header_lines(HEADERS)
 
     async def post(body: bytes) -> int:
         exchange = await transport.send(
-            url, headers=HEADERS, body=body, deadlines=LIMITS, facts=AttemptFacts()
+            url, headers=lines, body=body, deadlines=LIMITS, facts=AttemptFacts()
         )
         async with exchange:
             exchange.headers.get("content-type", "")

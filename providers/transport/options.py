@@ -32,8 +32,8 @@ class TransportOptions:
         proxy_credentials: `user:password` for the proxy; never shown.
         ssl_context: Trust roots and client certificate, None for the platform's.
         resolver: Looks names up, None for the system's resolver.
-        header_bytes_max: Longest response header line and field.
-        headers_max: Most response header fields.
+        header_bytes_max: Longest response header field, its name included.
+        headers_max: Most response header fields, trailers included.
         finish_grace_s: How long a finished answer may take to send usage and its end mark.
         end_grace_s: How long to wait after the end mark for the end of the HTTP body, which is what
             allows the socket to be used again.
