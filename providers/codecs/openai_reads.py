@@ -59,7 +59,8 @@ class ChatReads(msgspec.Struct, kw_only=True):
 
     def _decode(self, part: bytes) -> list[Event]:
         events = self.stream.decode(self._decoder.feed(part))
-        self._is_between = self._decoder.is_between_events
+        # A blank line ends whatever there was.
+        self._is_between = part.endswith(_EVENT_END) or self._decoder.is_between_events
         return events
 
     def end(self) -> list[Event]:

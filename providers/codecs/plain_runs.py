@@ -71,7 +71,7 @@ class PlainRuns:
     def count(self, read: bytes) -> int:
         """How many frames a read holds that is nothing but whole frames of a run, else 0."""
         if self._example is not None:
-            self._learn_now()
+            self._learn_now(read, 0)
         if not self._head or not read.startswith(self._head) or not read.endswith(self._tail):
             return 0
         text = read[self._start : -len(self._tail)]
@@ -102,7 +102,7 @@ class PlainRuns:
             Where the run ends, and how many whole frames it holds.
         """
         if self._example is not None:
-            self._learn_now()
+            self._learn_now(read, at)
         if not self._head or not read.startswith(self._head, at):
             return at, 0
         end = read.rfind(_END, at) + len(_END)
@@ -159,17 +159,21 @@ class PlainRuns:
     def learn(self, data: bytes) -> None:
         """Make a template of the JSON of a frame that was decoded as content, when it is needed.
 
-        That is with the next read at the earliest: the first words of an answer do not wait for it.
+        That is with the next frame: the first words of an answer do not wait for it, and often they
+        stand in a frame like no other, since it names the role too.
         """
         self._example = data
 
-    def _learn_now(self) -> None:
+    def _learn_now(self, read: bytes, at: int) -> None:
+        """Make the template, if the frame at a place of a read is like it up to the text."""
         data, self._example = self._example or b"", None
         if len(data) > _TEMPLATE_BYTES_MAX or _PROBE in data or _OTHER_PROBE in data:
             return
         for key, text in _TEXTS.items():
             for found in text.finditer(data):
                 before, after = data[: found.start(1)], data[found.end(1) :]
+                if not read.startswith(before, at + len(_START)):
+                    continue
                 # Whatever else the bytes could be read as: only if the probe comes out as this
                 # member's whole text is the gap between them the inside of that one string.
                 if self._is_plain(before + _PROBE + after, key, _PROBE):
