@@ -14,7 +14,7 @@ from operator import itemgetter
 import msgspec
 
 from gateway import errors
-from gateway.admission.routes import Route, Routes, make_route
+from gateway.admission.routes import FIELDS_CHARS_MAX, FIELDS_MAX, Route, Routes, make_route
 from gateway.auth.directory import Principal
 from gateway.clock import from_microseconds
 from gateway.dialects.controls import Controls
@@ -216,11 +216,16 @@ class Admission:
     def _variant(
         self, principal: Principal, parsed: ParsedChat, route: Route, *, wall_us: int
     ) -> Plan | None:
-        """The plan for what the request asks for and not all can give; None where they all can."""
+        """The plan for what the request asks for and not all can give.
+
+        None where they all can, and where it asks for more than is worth remembering.
+        """
         if route.plan is None:
             return None
         demands = route.plan.demands(parsed.fields_used, has_media=parsed.has_media)
-        if demands == NO_DEMANDS:
+        if demands == NO_DEMANDS or len(demands.fields) > FIELDS_MAX:
+            return None
+        if sum(map(len, demands.fields)) > FIELDS_CHARS_MAX:
             return None
         plan = route.variants.get(demands)
         if plan is None:

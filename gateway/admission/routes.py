@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gateway.clock import to_microseconds
-from gateway.privacy.policy import Reach
+from gateway.privacy.policy import REACHED_MAX, Reach
 from gateway.relay.request_head import header_text
 from gateway.routing.plan import Demands, Plan
 
@@ -23,6 +23,10 @@ KNOWN_MAX = 8192
 
 PLANNED_MAX = 16_384
 """Deployments in all plans that are remembered: 3,000 models of five, about 5 MB."""
+
+FIELDS_MAX, FIELDS_CHARS_MAX = 8, 128
+"""Members that a remembered plan is made for, and their names' length together: clients can make
+up as many as they like, of any length."""
 
 _FIRST_US = to_microseconds(datetime.min.replace(tzinfo=UTC))
 _END_US = to_microseconds(datetime.max.replace(tzinfo=UTC)) + 1
@@ -102,15 +106,20 @@ class Routes:
     Attributes:
         known_max: Most requests that are remembered.
         planned_max: Most deployments in all plans that are remembered.
+        reached_max: Most deployments in all the reaches that plans were made for.
         known: By the request; whoever looks one up sees to it that it still holds.
         planned_deployments: In all plans that are remembered, with one more for each plan.
+        reached_deployments: In all the reaches that these were made for, each counted once.
     """
 
     known_max: int = KNOWN_MAX
     planned_max: int = PLANNED_MAX
+    reached_max: int = REACHED_MAX
     known: dict[RouteKey, Route] = field(default_factory=dict[RouteKey, Route], init=False)
     _planned: dict[PlanKey, Route] = field(default_factory=dict[PlanKey, Route], init=False)
     planned_deployments: int = field(default=0, init=False)
+    reached_deployments: int = field(default=0, init=False)
+    _reaches: set[int] = field(default_factory=set[int], init=False)
 
     def planned(self, key: PlanKey, wall_us: int, *, health_epoch: int) -> Route | None:
         """The route that other teams' requests have made already, if it still holds."""
@@ -137,19 +146,28 @@ class Routes:
 
     def _keep_plan(self, key: PlanKey, route: Route) -> None:
         size = _size(route.plan)
+        # A reach is about the whole fleet, and shared by the plans that were made for it; its
+        # reasons are its own, and stay where they are for as long as a plan is kept.
+        reach, reached = id(route.reasons), len(route.allowed) + len(route.reasons)
         if key in self._planned:
             # It has ended, and most others with it: none of them is to stay for the sake of a key
             # that nobody uses any more.
             self._clear()
-        elif self.planned_deployments + size > self.planned_max:
+        elif self.planned_deployments + size > self.planned_max or (
+            reach not in self._reaches and self.reached_deployments + reached > self.reached_max
+        ):
             self._clear()
         self._planned[key] = route
         self.planned_deployments += size
+        if reach not in self._reaches:
+            self._reaches.add(reach)
+            self.reached_deployments += reached
 
     def _clear(self) -> None:
         self.known.clear()
         self._planned.clear()
-        self.planned_deployments = 0
+        self._reaches.clear()
+        self.planned_deployments = self.reached_deployments = 0
 
 
 def _size(plan: Plan | None) -> int:

@@ -43,6 +43,10 @@ class _CompiledTrust:
 REACHES_MAX = 1024
 """Sets of tags that are remembered; a client can make up no more than there are declared ones."""
 
+REACHED_MAX = 131_072
+"""Deployments in all that is remembered of sets of tags, each of which is about all of them: about
+18 MB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
@@ -80,7 +84,8 @@ class Policy:
     """
 
     __slots__ = (
-        "_attributes", "_expiries", "_floor", "_reaches", "_tags", "_trust", "digest", "source",
+        "_attributes", "_expiries", "_floor", "_reaches", "_reaches_max", "_tags", "_trust",
+        "digest", "source",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +107,7 @@ class Policy:
             {expires_at for one in self._trust.values() for expires_at, _ in one.expiring}
         )
         self._reaches: dict[frozenset[str], Reach] = {}
+        self._reaches_max = max(1, min(REACHES_MAX, REACHED_MAX // max(1, len(self._trust))))
 
     @classmethod
     def compile(
@@ -186,7 +192,7 @@ class Policy:
             since=self._expiries[place - 1] if place else None,
             until=self._expiries[place] if place < len(self._expiries) else None,
         )
-        if len(self._reaches) >= REACHES_MAX:
+        if len(self._reaches) >= self._reaches_max:
             self._reaches.clear()
         self._reaches[tags] = made
         return made

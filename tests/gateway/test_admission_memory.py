@@ -402,6 +402,42 @@ def test_memory_has_a_bound(world):
     assert small.planned_deployments == 2
 
 
+MADE_UP = {
+    "a long name": {"x" * 200: 1},
+    "two names that are long together": {"x" * 70: 1, "y" * 70: 1},
+    "many names": {f"made_up_{place}": 1 for place in range(9)},
+}
+
+
+@pytest.mark.parametrize("members", MADE_UP.values(), ids=MADE_UP.keys())
+def test_members_that_clients_make_up_are_not_remembered_at_any_length(world, members):
+    world.providers["own"].able["a"] = {"is_open": False, "supported": frozenset({"messages"})}
+    world.check(principal(), chat(), Controls())
+    kept = world.admission.routes.planned_deployments
+    found = world.check(principal(), chat(**members), Controls())
+    assert [one.deployment for one in found.decision.excluded] == ["own/a"]
+    assert world.admission.routes.planned_deployments == kept
+    (route,) = world.admission.routes.known.values()
+    assert not route.variants
+
+
+def test_where_tags_may_go_is_kept_for_no_more_deployments_than_the_bound(world):
+    """It is about the whole fleet each time, however few of it a plan is about."""
+    small = world.admission.routes
+    small.reached_max = 3 * len(DEPLOYMENTS)
+    tag_sets = [
+        frozenset(some) for count in range(3) for some in itertools.combinations(TAGS, count)
+    ]
+    sizes = []
+    for tags, model in itertools.product(tag_sets, ("p/a", "late")):
+        world.check(principal(), chat(model), Controls(tags=tags))
+        reaches = {id(one.reasons): one for one in small.known.values()}
+        kept = sum(len(one.allowed) + len(one.reasons) for one in reaches.values())
+        assert kept == small.reached_deployments <= small.reached_max
+        sizes.append(len(small.known))
+    assert max(sizes) == 6  # two plans share what is kept of their tags
+
+
 def test_keys_that_share_a_plan_have_a_bound_of_their_own(world):
     small = world.admission.routes
     small.known_max = 5

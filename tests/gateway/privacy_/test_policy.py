@@ -181,6 +181,18 @@ def test_no_more_sets_of_tags_are_remembered_than_the_bound(monkeypatch) -> None
     assert made.reach(first, at=NOW).allowed == made.allowed(first, at=NOW)
 
 
+def test_the_bound_is_a_smaller_number_of_sets_where_a_fleet_is_large(monkeypatch) -> None:
+    """What is remembered of each set is about every deployment."""
+    monkeypatch.setattr(policy_module, "REACHED_MAX", 5)
+    made = policy(deployments=[deployment("a/m"), deployment("b/m")])
+    gdpr, secret, private = (
+        made.reach(frozenset({tag}), at=NOW) for tag in ("gdpr", "secret", "private")
+    )
+    assert made.reach(frozenset({"private"}), at=NOW) is private
+    assert made.reach(frozenset({"secret"}), at=NOW) is not secret
+    assert made.reach(frozenset({"gdpr"}), at=NOW) is not gdpr
+
+
 def test_another_claim_keeps_what_the_expired_one_gave_too() -> None:
     claim = TrustClaim(attribute="self_hosted", expires_at=NOW)
     made = policy(deployments=[deployment("eu-vllm/llama", claim, "no_train")])
