@@ -128,16 +128,20 @@ class ChatCall:
         if first.get(b"content-type") != JSON_TYPE or b"content-encoding" in first:
             check_is_json(headers)
         body = self._cycle.take_whole_body()
+        has_waited = body is None
         if body is None:
             body = await self._gather_body()
-            wall_us = service.clock.wall_us()
         elif len(body) > service.max_body_bytes:
             check_length(len(body), service.max_body_bytes)
         if len(body) <= PARSE_HERE_BYTES_MAX and body.count(b"{") <= PARSE_HERE_OBJECTS_MAX:
             parsed = openai_chat.parse(body)
         else:
             parsed = await anyio.to_thread.run_sync(openai_chat.parse, body)
+            has_waited = True
         del body
+        if has_waited:  # a client may take its time, and its key be void by now
+            wall_us = service.clock.wall_us()
+            found = authenticate(service, headers)
         controls = NO_CONTROLS
         if parsed.metadata or CONTROL_MARK in b"\n".join(first):
             controls = read_controls(headers, parsed.metadata)

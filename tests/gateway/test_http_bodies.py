@@ -9,6 +9,7 @@ import re
 import anyio
 import pytest
 
+from gateway.auth.directory import KeyDirectory, KeySnapshot
 from gateway.http import chat
 from tests.gateway.gateway_harness import KEY, body, serving
 
@@ -74,6 +75,24 @@ async def test_a_body_that_trickles_without_falling_silent_is_read(tmp_path, mon
         head = f"{HEAD}content-length: {len(content)}\r\n\r\n".encode()
         got = await talk(gateway.port, [head, *pieces], pause_s=0.2)
     assert got.startswith(b"HTTP/1.1 200 "), got
+
+
+async def test_a_key_that_is_revoked_while_the_body_comes_is_void(tmp_path):
+    content = request()
+    async with serving(tmp_path) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        head = f"{HEAD}content-length: {len(content)}\r\n\r\n".encode()
+        writer.write(head + content[:20])
+        while not gateway.service.in_flight:
+            await asyncio.sleep(0.01)
+        none = KeySnapshot(revision=2, records=())
+        gateway.service.directory = KeyDirectory(none, peppers=[b"p"], namespace_key=b"n")
+        writer.write(content[20:])
+        async with asyncio.timeout(10):
+            got = await reader.readline()
+        writer.close()
+        assert got == b"HTTP/1.1 401 Unauthorized\r\n"
+        assert not gateway.attempts()
 
 
 async def test_a_body_that_stops_coming_is_a_408(tmp_path, monkeypatch):
