@@ -19,6 +19,9 @@ DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": heartbeat\n\n"
 
 
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
+
+
 class _Delta(msgspec.Struct, omit_defaults=True):
     role: str | None = None
     content: str | None = None
@@ -109,9 +112,21 @@ def encode_usage(usage: Usage) -> bytes:
     )
 
 
+def _members_of(raw: bytes | Raw) -> dict[str, Raw]:
+    """The members of an upstream's object; where bytes are no UTF-8, with what readers put there.
+
+    Nothing else looks at the names of members that we do not know, so that one may be of such
+    bytes in an answer that was taken, and charged, as whole.
+    """
+    try:
+        return _MEMBERS.decode(raw)
+    except msgspec.DecodeError:
+        return _MEMBERS.decode(bytes(raw).decode(errors="replace"))
+
+
 def _priced(counts: bytes, cost_usd: str | None) -> bytes:
     """A `usage` object with our cost; an upstream's own `cost_usd` never passes for it."""
-    usage = msgspec.json.decode(counts, type=dict[str, Raw])
+    usage = _members_of(counts)
     usage.pop("cost_usd", None)
     if cost_usd is not None:
         usage["cost_usd"] = Raw(msgspec.json.encode(cost_usd))
@@ -136,10 +151,12 @@ def with_cost(raw: bytes, cost_usd: str | None, final: FinalFacts | None) -> byt
         cost_usd: Decimal string, None when the price is unknown.
         final: For the last chunk of a stream, None elsewhere.
     """
-    members = msgspec.json.decode(raw, type=dict[str, Raw])
+    members = _members_of(raw)
     counts = members.get("usage")
     if counts is not None and bytes(counts)[:1] == b"{":
         members["usage"] = Raw(_priced(bytes(counts), cost_usd))
+    elif final is None:
+        return raw
     if final is not None:
         members["fareway"] = Raw(_encode_final(final))
     return msgspec.json.encode(members)
@@ -147,10 +164,10 @@ def with_cost(raw: bytes, cost_usd: str | None, final: FinalFacts | None) -> byt
 
 def without_usage(raw: bytes) -> bytes:
     """An upstream's chunk without its counts, in `usage` or in Groq's own member."""
-    members = msgspec.json.decode(raw, type=dict[str, Raw])
+    members = _members_of(raw)
     members.pop("usage", None)
     if (groq := members.get("x_groq")) is not None and bytes(groq)[:1] == b"{":
-        inner = msgspec.json.decode(groq, type=dict[str, Raw])
+        inner = _members_of(groq)
         if inner.pop("usage", None) is not None:
             members["x_groq"] = Raw(msgspec.json.encode(inner))
     return msgspec.json.encode(members)

@@ -101,9 +101,7 @@ class WholeParts(msgspec.Struct, kw_only=True):
         if answer is None:
             return None
         usage = answer.usage
-        return (
-            answer.raw if usage is None else answer_with_cost(answer.raw, usage.reported, cost_usd)
-        )
+        return answer_with_cost(answer.raw, None if usage is None else usage.reported, cost_usd)
 
     def encoded(self, encoder: AnswerEncoder, cost_usd: bytes | None) -> bytes:
         """The answer that the events make; arguments as `body`."""

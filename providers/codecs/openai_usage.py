@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -44,19 +44,23 @@ class _Cost(msgspec.Struct, gc=False):
     cost_details: _CostDetails | None = None
 
 
-class _UsageObject(_Cost, gc=False):
+class _UsageObject(msgspec.Struct, gc=False):
     prompt_tokens: msgspec.Raw = _ABSENT
     completion_tokens: msgspec.Raw = _ABSENT
     total_tokens: msgspec.Raw = _ABSENT
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
+    prompt_tokens_details: msgspec.Raw = _ABSENT
+    completion_tokens_details: msgspec.Raw = _ABSENT
     cached_tokens: msgspec.Raw = _ABSENT  # Together, at the top
     prompt_cache_hit_tokens: msgspec.Raw = _ABSENT  # DeepSeek
     reasoning_tokens: msgspec.Raw = _ABSENT  # SGLang, at the top
 
 
 _DECODER = msgspec.json.Decoder(_UsageObject)
+_COST_DECODER = msgspec.json.Decoder(_Cost)
+_PROMPT_DECODER = msgspec.json.Decoder(_PromptDetails | None)
+_COMPLETION_DECODER = msgspec.json.Decoder(_CompletionDetails | None)
 
+_Part = TypeVar("_Part")
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=_COUNT_MAX)]
 
 
@@ -103,6 +107,14 @@ class _Counts:
             if (count := self.read(raw)) is not None:
                 return count
         return None
+
+    def part(self, raw: msgspec.Raw, decoder: msgspec.json.Decoder[_Part | None]) -> _Part | None:
+        """An object inside, None when it is absent, null or of another shape."""
+        try:
+            return decoder.decode(raw)
+        except msgspec.ValidationError:
+            self.is_consistent = False
+            return None
 
 
 def report_from(raw: msgspec.Raw, *, is_alone: bool, frame: bytes | None) -> UsageReport | None:
@@ -167,7 +179,10 @@ def read_with_care(text: bytes, *, is_alone: bool, frame: bytes | None) -> Usage
     usage = _disjoint(found, counts)
     if usage is None:
         return None
-    cost, is_cost_sound = _cost(found)
+    try:
+        cost, is_cost_sound = _cost(_COST_DECODER.decode(text))
+    except msgspec.ValidationError:
+        cost, is_cost_sound = None, False  # the counts are what we charge by, and stay
     return UsageReport(
         usage=usage,
         provider_cost_usd=cost,
@@ -183,7 +198,7 @@ def _disjoint(found: _UsageObject, counts: _Counts) -> Usage | None:
     prompt, completion = counts.read(found.prompt_tokens), counts.read(found.completion_tokens)
     if prompt is None and completion is None:
         return None
-    details = found.prompt_tokens_details or _PromptDetails()
+    details = counts.part(found.prompt_tokens_details, _PROMPT_DECODER) or _PromptDetails()
     cached = counts.first(details.cached_tokens, found.cached_tokens, found.prompt_cache_hit_tokens)
     written = counts.read(details.cache_write_tokens)
     if prompt is None:
@@ -213,8 +228,9 @@ def _output(found: _UsageObject, counts: _Counts, prompt: int, completion: int |
         return 0
     if total is None or total == prompt + completion:
         return completion
-    details = found.completion_tokens_details or _CompletionDetails()
-    reasoning = counts.first(details.reasoning_tokens, found.reasoning_tokens) or 0
+    details = counts.part(found.completion_tokens_details, _COMPLETION_DECODER)
+    inside = _ABSENT if details is None else details.reasoning_tokens
+    reasoning = counts.first(inside, found.reasoning_tokens) or 0
     if total == prompt + completion + reasoning:
         # Gemini and xAI report reasoning outside the completion; it is billed as output.
         return completion + reasoning

@@ -187,6 +187,16 @@ def test_an_upstreams_own_cost_does_not_pass_for_ours(cost_usd):
     assert json.loads(with_cost(raw, cost_usd, None))["usage"].get("cost_usd") == cost_usd
 
 
+def test_a_name_that_is_no_utf8_does_not_cost_an_answer():
+    raw = b'{"k\xff":1,"usage":{"a\xff":1},"x_groq":{"b\xff":2,"usage":3}}'
+    assert json.loads(with_cost(raw, "0.25", None)) == {
+        "k\ufffd": 1,
+        "usage": {"a\ufffd": 1, "cost_usd": "0.25"},
+        "x_groq": {"b\ufffd": 2, "usage": 3},
+    }
+    assert json.loads(without_usage(raw)) == {"k\ufffd": 1, "x_groq": {"b\ufffd": 2}}
+
+
 COUNTS_ELSEWHERE = {
     "no usage": b'{"x_groq":{"usage":{"prompt_tokens":1}}}',
     "a usage of null": b'{"usage":null,"x_groq":{}}',

@@ -69,6 +69,15 @@ def test_a_whole_answer_without_usage_passes_as_it_is():
     assert made.content_events == 0
 
 
+@pytest.mark.parametrize("cost_usd", [b"0.25", None], ids=["known", "unknown"])
+def test_counts_that_cannot_be_read_carry_our_cost_all_the_same(cost_usd):
+    made = WholeParts()
+    made.take([whole(b'{"id":1,"usage":{"prompt_tokens":"10","cost_usd":"99"}}')])
+    usage = json.loads(made.body(cost_usd) or b"")["usage"]
+    assert usage.pop("cost_usd", None) == (cost_usd and cost_usd.decode())
+    assert usage == {"prompt_tokens": "10"}
+
+
 EVENTS = {
     "nothing": ([], 0, False),
     "a role or a filter's word": ([Preamble(raw=b"{}"), Preamble()], 0, False),

@@ -60,6 +60,14 @@ COUNTS = {
     "a fraction is no count": ({"prompt_tokens": 10.5, "completion_tokens": 2}, (0, 0, 0, 2), False),
     "a whole number as a float is one": ({"prompt_tokens": 10.0, "completion_tokens": 2}, (10, 0, 0, 2), True),
     "an absurd count is no count": ({"prompt_tokens": 10**15, "completion_tokens": 2}, (0, 0, 0, 2), False),
+    "prompt details of a wrong shape are unknown": (
+        {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12, "prompt_tokens_details": []}, (10, 0, 0, 2), False),
+    "their counts are looked for at the top": (
+        {"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": 3, "cached_tokens": 4}, (6, 4, 0, 2), False),
+    "completion details of a wrong shape that are not needed": (
+        {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12, "completion_tokens_details": "x"}, (10, 0, 0, 2), True),
+    "completion details of a wrong shape that were needed": (
+        {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 99, "completion_tokens_details": "x"}, (10, 0, 0, 2), False),
     "a text is no count": ({"prompt_tokens": "10", "completion_tokens": 2}, (0, 0, 0, 2), False),
 }  # fmt: skip
 
@@ -82,11 +90,6 @@ NOTHING = {
     "an empty object": "{}",
     "an object of nulls": {"prompt_tokens": None, "completion_tokens": None},
     "an object of something else": {"billed_units": 3},
-    "details of a wrong shape": {
-        "prompt_tokens": 1,
-        "completion_tokens": 1,
-        "prompt_tokens_details": 3,
-    },
 }
 
 
@@ -117,6 +120,8 @@ COSTS = {
     "a word is none": ('"cost":"NaN"', None, False),
     "a bomb is none": ('"cost":1e999999999', None, False),
     "an object is none": ('"cost":{"total":1}', None, False),
+    "details of a wrong shape leave it unknown": ('"cost":0.1,"cost_details":[]', None, False),
+    "so does a flag that is none": ('"cost":0.1,"is_byok":1', None, False),
 }  # fmt: skip
 
 
