@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import aiohttp
@@ -18,7 +19,7 @@ from providers.errors import (
 )
 from providers.transport.exchange import Exchange, InflatedExchange, error_from
 from providers.transport.head import RequestHead, origin_of
-from providers.transport.inflate import inflater_for
+from providers.transport.inflate import is_to_inflate
 from providers.transport.line import Line, Malformed
 from providers.transport.options import TransportOptions
 from providers.transport.pool import Pool, connector_for
@@ -112,11 +113,8 @@ class Transport:
             # What turns out malformed before a part was handed on is better no answer at all.
             if line.fault is not None and (line.is_awaiting or isinstance(line.fault, Malformed)):
                 # Not by a name, which would keep this frame, and with it the body, in a cycle.
-                raise _head_error(
-                    line, loop.time() - now, is_total=loop.time() >= total_at
-                ) from line.fault
-            coding = line.headers.get(b"content-encoding")
-            inflater = None if coding is None else inflater_for(coding, status=line.status)
+                raise _head_error(line, sent_at=now, total_at=total_at) from line.fault
+            kind = Exchange if b"content-encoding" not in line.headers else _kind_of(line)
         except BaseException:
             pool.discard(line)
             raise
@@ -125,18 +123,12 @@ class Transport:
             line.note_first()
         if line.upload is not None and line.status >= 400:
             line.stop_upload()
-        between_tokens_s = deadlines.between_tokens_s
-        if inflater is not None:
-            return InflatedExchange(
-                line,
-                pool,
-                wait_at=wait_at,
-                total_at=total_at,
-                between_tokens_s=between_tokens_s,
-                inflater=inflater,
-            )
-        return Exchange(
-            line, pool, wait_at=wait_at, total_at=total_at, between_tokens_s=between_tokens_s
+        return kind(
+            line,
+            pool,
+            wait_at=wait_at,
+            total_at=total_at,
+            between_tokens_s=deadlines.between_tokens_s,
         )
 
     async def close(self) -> None:
@@ -187,25 +179,32 @@ async def _open(pool: Pool, expires_at: float) -> Line:
         raise NotSent(f"No connection to the upstream ({kind}).") from fault
 
 
-def _head_error(line: Line, waited_s: float, *, is_total: bool) -> ProviderError:
+def _kind_of(line: Line) -> type[Exchange]:
+    """How an answer is read whose head says how its body is written.
+
+    Raises:
+        BadWire: It cannot be.
+    """
+    header = line.headers[b"content-encoding"]
+    return InflatedExchange if is_to_inflate(header, status=line.status) else Exchange
+
+
+def _head_error(line: Line, *, sent_at: float, total_at: float) -> ProviderError:
     """What a fault before the answer's head means.
 
     Args:
         line: Where.
-        waited_s: Since the request began to go out.
-        is_total: Whether the total deadline has passed.
+        sent_at: When the request began to go out, by the loop's clock.
+        total_at: The total deadline.
     """
+    now = asyncio.get_running_loop().time()
     assert line.fault is not None
     if isinstance(line.fault, Expired):
-        return _head_timeout(is_total=is_total)
+        if now >= total_at:
+            return TotalTimeout("The upstream took longer than the total deadline.")
+        return FirstTokenTimeout("The upstream sent no answer within the first-token deadline.")
     error = error_from(line.fault)
-    is_lost = type(error) is ConnectionLost
-    if is_lost and line.was_used and not line.head_bytes and waited_s < _STALE_S:
+    is_untouched = line.was_used and not line.head_bytes and now - sent_at < _STALE_S
+    if type(error) is ConnectionLost and is_untouched:
         return StaleConnection("The upstream closed a kept connection as it was used.")
     return error
-
-
-def _head_timeout(*, is_total: bool) -> ProviderError:
-    if is_total:
-        return TotalTimeout("The upstream took longer than the total deadline.")
-    return FirstTokenTimeout("The upstream sent no answer within the first-token deadline.")

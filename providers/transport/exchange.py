@@ -214,12 +214,11 @@ class InflatedExchange(Exchange):
         wait_at: float,
         total_at: float,
         between_tokens_s: float,
-        inflater: Inflater,
     ) -> None:
         super().__init__(
             line, pool, wait_at=wait_at, total_at=total_at, between_tokens_s=between_tokens_s
         )
-        self._inflater = inflater
+        self._inflater = Inflater(line.headers[b"content-encoding"])
 
     async def read(self) -> bytes:
         """Wait for the next bytes of the body, decompressed; as `Exchange.read`."""

@@ -19,13 +19,13 @@ class Inflater:
         has_more: Whether there may be more without another part of the body.
     """
 
-    def __init__(self, coding: str) -> None:
-        """Expect a body.
+    def __init__(self, header: bytes) -> None:
+        """Expect a body that `is_to_inflate`.
 
         Args:
-            coding: `gzip` or `deflate`.
+            header: Its `content-encoding`.
         """
-        self._coding = coding
+        self._coding = _coding(header)
         self._inner: ZLibDecompressor | None = None
         self._is_broken = False
         self.has_more = False
@@ -65,8 +65,8 @@ class Inflater:
             raise _broken()
 
 
-def inflater_for(header: bytes, *, status: int) -> Inflater | None:
-    """What undoes an answer's compression, None where there is none.
+def is_to_inflate(header: bytes, *, status: int) -> bool:
+    """Whether an answer's body has to be decompressed.
 
     Args:
         header: Its `content-encoding`.
@@ -75,12 +75,16 @@ def inflater_for(header: bytes, *, status: int) -> Inflater | None:
     Raises:
         BadWire: The upstream compressed, in a way that we do not know, what we asked it not to.
     """
-    coding = header.decode("utf-8", "replace").strip().lower()
+    coding = _coding(header)
     if coding in _CODINGS:
-        return Inflater(coding)
+        return True
     if coding in ("", "identity") or status >= 400:
-        return None
+        return False
     raise BadWire(f"The upstream's answer is compressed in an unknown way: {coding[:40]!r}.")
+
+
+def _coding(header: bytes) -> str:
+    return header.decode("utf-8", "replace").strip().lower()
 
 
 def _broken() -> BadWire:
