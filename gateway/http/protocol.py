@@ -111,7 +111,7 @@ class BoundedProtocol(asyncio.Protocol):
         self._read_bytes = 0  # of the newest read
         self._head_bytes = 0  # of all reads that may hold parts of this head: it is no longer
         self._parts_read = 0  # of bodies, by the newest read
-        self._lingered_bytes: int | None = None  # dropped since all was said; None before
+        self._lingered_bytes: int | None = None  # dropped behind the last request; None before
         self._is_head_due = True  # whether it is a head that the deadline is for
         self._deadline = Deadline(self._note_late, loop=self._loop)  # none while it waits for us
         self._unread_timer: asyncio.TimerHandle | None = None
@@ -228,8 +228,6 @@ class BoundedProtocol(asyncio.Protocol):
             raise Refused(
                 InvalidRequest(f"over {PIPELINED_MAX} requests sent before the first was answered")
             )
-        self._in_head = self._is_head_due = False
-        self._deadline.at_s = inf
         default_headers = self._state.default_headers
         if default_headers is not self.default_headers:  # uvicorn renews the date each second
             self.default_headers = default_headers
@@ -240,8 +238,10 @@ class BoundedProtocol(asyncio.Protocol):
         if cycle.method == b"POST":
             cycle.route = self._hot.get(self.url)
         if cycle.route is None:
-            cycle.prepare_asgi()
+            cycle.prepare_asgi()  # may refuse the target; until here it is a head that is read
         self.cycle = cycle
+        self._in_head = self._is_head_due = False
+        self._deadline.at_s = inf
         if before is None or before.response_complete:
             self._served = cycle
             self._turns.start(cycle)
@@ -335,6 +335,7 @@ class BoundedProtocol(asyncio.Protocol):
         if not self._is_upgrade:
             assert self.cycle is not None, "the request was read"
             self.cycle.keep_alive = False  # CONNECT; what follows is no request
+            self._lingered_bytes = 0
             return
         head = self._head_without_upgrade()
         self._is_upgrade = False
@@ -395,7 +396,7 @@ class BoundedProtocol(asyncio.Protocol):
         self._deadline.set(self.rest_s_max)
 
     def _drop(self, size: int) -> None:
-        assert self._lingered_bytes is not None, "the last answer is out"
+        assert self._lingered_bytes is not None, "what comes is no request"
         self._lingered_bytes += size
         if self._lingered_bytes > LINGER_BYTES_MAX and not self.transport.is_closing():
             self.transport.close()

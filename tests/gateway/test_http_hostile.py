@@ -17,9 +17,11 @@ from gateway.http.messages import read_body
 from gateway.http.protocol import HEAD_BYTES_MAX, PIPELINED_MAX, BoundedProtocol
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import (
+    NOWHERE,
     body,
     error_of,
     request_bytes,
+    running_gateway,
     serving,
 )
 from tests.gateway.stream_reading import assemble
@@ -210,10 +212,34 @@ async def test_what_is_no_http_is_told_so_in_the_shape_of_every_error(tmp_path, 
         assert json.loads(told)["error"]["code"] == "invalid_request_error"
 
 
-async def test_nothing_is_said_into_the_answer_of_another_request(tmp_path):
+BEHIND_ANOTHER = {
+    "no HTTP": b"HELO there\r\n\r\n",
+    "a target without a path": b"GET http://x HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a target that is none": b"GET http:// HTTP/1.1\r\nhost: x\r\n\r\n",
+    "a host to connect to": b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", BEHIND_ANOTHER.values(), ids=BEHIND_ANOTHER.keys())
+async def test_nothing_is_said_into_the_answer_of_another_request(tmp_path, data):
     async with serving(tmp_path) as gateway:
         one = request_bytes(json.dumps(body()).encode()).replace(b"connection: close\r\n", b"")
-        assert await gateway.raw(one + b"HELO there\r\n\r\n") == b""
+        assert await gateway.raw(one + data) == b""
+
+
+async def test_what_follows_a_request_to_connect_is_dropped(tmp_path):
+    provider = FakeProvider(name="a", scripts=[[0.2, *answer("late")]])
+    async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": provider}) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        one = request_bytes(json.dumps(body()).encode()).replace(b"connection: close\r\n", b"")
+        writer.write(one + b"CONNECT /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+        await anyio.sleep(0.05)
+        writer.write(b"\x16\x03\x01")  # in a read of its own, before an answer
+        with anyio.fail_after(5):
+            got = await reader.read()
+        assert got.count(b"HTTP/1.1 200 ") == got.count(b"HTTP/1.1 405 ") == 1
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_large_heads_within_the_bound_and_bodies_of_any_size_pass(tmp_path):
