@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-import aiohttp
 from yarl import URL
 
 from providers.contract import AttemptFacts, Deadlines
@@ -17,12 +16,13 @@ from providers.errors import (
     StaleConnection,
     TotalTimeout,
 )
+from providers.transport.dial import Dialer
 from providers.transport.exchange import Exchange, InflatedExchange, error_from
 from providers.transport.head import RequestHead, origin_of
 from providers.transport.inflate import is_to_inflate
 from providers.transport.line import Line, Malformed
 from providers.transport.options import TransportOptions
-from providers.transport.pool import Pool, connector_for
+from providers.transport.pool import Pool
 from providers.transport.upload import Upload
 from providers.transport.watch import Expired
 
@@ -56,7 +56,7 @@ class Transport:
         """
         self._origins = frozenset(origin_of(url) for url in base_urls)
         self._options = options or TransportOptions()
-        self._connector: aiohttp.TCPConnector | None = None
+        self._dialer: Dialer | None = None
         self._pools: dict[URL, Pool] = {}
         self._targets: dict[URL, _Target] = {}
         self._last_target: _Target | None = None  # a provider has one URL, and hashing it costs
@@ -97,7 +97,7 @@ class Transport:
         total_at = now + deadlines.total_s
         line = pool.take(now)
         if line is None:
-            line = await _open(pool, min(now + deadlines.connect_s, total_at))
+            line = await pool.open(min(now + deadlines.connect_s, total_at))
             now = loop.time()
         facts.was_sent = True
         wait_at = min(now + deadlines.first_token_s, total_at)
@@ -133,13 +133,13 @@ class Transport:
 
     async def close(self) -> None:
         """Close every connection; what is still being read of them is lost."""
-        connector, self._connector = self._connector, None
+        dialer, self._dialer = self._dialer, None
         pools, self._pools, self._targets = self._pools, {}, {}
         self._last_target = None
         for pool in pools.values():
             pool.close()
-        if connector is not None:
-            await connector.close()
+        if dialer is not None:
+            await dialer.close()
 
     def _add_target(self, url: URL) -> _Target:
         """Learn a URL; the pool that a socket would come from exists for configured origins alone.
@@ -151,11 +151,11 @@ class Transport:
         if origin not in self._origins:
             raise NotSent("The address is not configured for this provider.")
         options = self._options
-        if self._connector is None:
-            self._connector = connector_for(options)
+        if self._dialer is None:
+            self._dialer = Dialer(options)
         pool = self._pools.get(origin)
         if pool is None:
-            pool = self._pools[origin] = Pool(origin, options, self._connector)
+            pool = self._pools[origin] = Pool(origin, options, self._dialer)
         # Through a tunnel the upstream reads the head, else the proxy does.
         is_read_by_proxy = options.proxy is not None and origin.scheme == "http"
         head = RequestHead(
@@ -167,16 +167,6 @@ class Transport:
             self._targets.clear()
         target = self._targets[url] = _Target(url, pool, head)
         return target
-
-
-async def _open(pool: Pool, expires_at: float) -> Line:
-    try:
-        return await pool.open(expires_at)
-    except aiohttp.ClientHttpProxyError as fault:
-        raise NotSent(f"The proxy refused to connect (status {fault.status}).") from fault
-    except (aiohttp.ClientError, OSError) as fault:
-        kind = type(fault).__name__
-        raise NotSent(f"No connection to the upstream ({kind}).") from fault
 
 
 def _kind_of(line: Line) -> type[Exchange]:

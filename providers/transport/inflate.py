@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import zlib
-
-from aiohttp.compression_utils import ZLibDecompressor
+from typing import Protocol
 
 from providers.errors import BadWire
 
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
 _CODINGS = frozenset({"gzip", "deflate"})
 _ZLIB_METHOD = 8
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = 0, /) -> bytes: ...
 
 
 class Inflater:
@@ -26,7 +36,9 @@ class Inflater:
             header: Its `content-encoding`.
         """
         self._coding = _coding(header)
-        self._inner: ZLibDecompressor | None = None
+        self._wbits = _GZIP_WBITS
+        self._inner: _Decompressor | None = None
+        self._left = b""  # of what came: behind the bound, or behind the end
         self._is_broken = False
         self.has_more = False
 
@@ -36,22 +48,41 @@ class Inflater:
         Raises:
             BadWire: It is not what the header says; and from then on each time.
         """
-        inner = self._inner
-        if inner is None:
-            # Some servers send the bare deflate format, which lacks a header.
-            is_bare = self._coding == "deflate" and part[0] & 15 != _ZLIB_METHOD
-            inner = self._inner = ZLibDecompressor(
-                encoding=self._coding, suppress_deflate_header=is_bare
-            )
         if self._is_broken:
             raise _broken()
         try:
-            plain = inner.decompress_sync(part, max_length=max_bytes)
-        except (zlib.error, ValueError) as fault:
+            plain = self._inflate(part, max_bytes)
+        except zlib.error as fault:
             self._is_broken = True
             raise _broken() from fault
-        self.has_more = inner.data_available
+        # At the bound there may be more inside, although all that came was taken in.
+        self.has_more = bool(self._left) or len(plain) >= max_bytes
         return plain
+
+    def _inflate(self, part: bytes, max_bytes: int) -> bytes:
+        inner = self._inner
+        if inner is None:
+            if self._coding == "deflate":
+                # Some servers send the bare deflate format, which lacks a header.
+                is_bare = part[0] & 15 != _ZLIB_METHOD
+                self._wbits = -zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS
+            inner = self._inner = zlib.decompressobj(self._wbits)
+        data = self._left + part
+        pieces: list[bytes] = []
+        room = max_bytes
+        while True:
+            if inner.eof and data:  # a gzip file may be several (RFC 1952, section 2.2)
+                if self._wbits != _GZIP_WBITS:
+                    raise zlib.error("there is something behind the end")
+                inner = self._inner = zlib.decompressobj(self._wbits)
+            piece = inner.decompress(data, room)
+            pieces.append(piece)
+            room -= len(piece)
+            data = inner.unused_data if inner.eof else inner.unconsumed_tail
+            if not (inner.eof and data and room):
+                break
+        self._left = data
+        return b"".join(pieces)
 
     def check_end(self) -> None:
         """Whether the body may end here.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from ssl import SSLContext
 
-from aiohttp.abc import AbstractResolver
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
+Address = tuple[int, int, int, str, SocketAddress]
+"""Family, type, protocol, canonical name and socket address, as `getaddrinfo` gives them."""
 
 ERROR_BODY_MAX_BYTES = 64 * 1024
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
@@ -31,7 +34,7 @@ class TransportOptions:
         proxy: A forward proxy's URL, None for direct connections; the environment is never read.
         proxy_credentials: `user:password` for the proxy; never shown.
         ssl_context: Trust roots and client certificate, None for the platform's.
-        resolver: Looks names up, None for the system's resolver.
+        resolve: Gives a name's addresses for direct connections, None for the system's resolver.
         header_bytes_max: Longest response header field, its name included.
         headers_max: Most response header fields, trailers included.
         finish_grace_s: How long a finished answer may take to send usage and its end mark.
@@ -46,7 +49,7 @@ class TransportOptions:
     proxy: str | None = None
     proxy_credentials: str | None = field(default=None, repr=False)
     ssl_context: SSLContext | None = None
-    resolver: AbstractResolver | None = None
+    resolve: Callable[[str, int], Awaitable[Sequence[Address]]] | None = None
     header_bytes_max: int = 16 * 1024
     headers_max: int = 128
     finish_grace_s: float = 2.0

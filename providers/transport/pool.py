@@ -1,8 +1,7 @@
 """The connections to one origin: taken, waited for, opened, given back.
 
-aiohttp's connector opens them (names, addresses, TLS, proxies) and is asked for nothing else: its
-own pool would cost an await, a context and a key for each request, and its queue has no bound; its
-protocol and body reader cost more than the parser. An opened connection becomes a `Line`.
+A `Dialer` opens them, and an opened connection becomes a `Line`. aiohttp's own pool would cost an
+await, a context and a key for each request, and its queue has no bound.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import logging
 from collections import deque
 from math import inf
 
-import aiohttp
 from yarl import URL
 
 from providers.errors import NoConnectionFree, NotSent
-from providers.transport.head import basic_credentials
+from providers.transport.dial import Dialer
 from providers.transport.line import Line
 from providers.transport.options import KEEP_ALIVE_S, TransportOptions
 
@@ -24,19 +22,6 @@ logger = logging.getLogger(__name__)
 
 DISTRUST_S = 600
 """So long an origin that sent something unasked gets a new connection for each request."""
-
-_DNS_TTL_S = 30
-_NO_LIMITS = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None)
-
-
-def connector_for(options: TransportOptions) -> aiohttp.TCPConnector:
-    """Make what opens connections."""
-    return aiohttp.TCPConnector(
-        limit=0,
-        ttl_dns_cache=_DNS_TTL_S,
-        ssl=options.ssl_context or True,
-        resolver=options.resolver,
-    )
 
 
 class Pool:
@@ -47,13 +32,11 @@ class Pool:
         options: How they are made.
     """
 
-    def __init__(
-        self, origin: URL, options: TransportOptions, connector: aiohttp.TCPConnector
-    ) -> None:
+    def __init__(self, origin: URL, options: TransportOptions, dialer: Dialer) -> None:
         self.loop = asyncio.get_running_loop()
         self.options = options
         self._origin = origin
-        self._connector = connector
+        self._dialer = dialer
         self._lines: set[Line] = set()
         self._idle: list[Line] = []
         self._waiting: deque[asyncio.Future[Line | None]] = deque()
@@ -83,9 +66,7 @@ class Pool:
 
         Raises:
             NoConnectionFree: All are in use, and none came free in time or too many wait for one.
-            NotSent: None could be opened in time.
-            aiohttp.ClientError: It could not be opened.
-            OSError: It could not be opened.
+            NotSent: None could be opened, or not in time.
         """
         is_waiting = False
         try:
@@ -174,46 +155,23 @@ class Pool:
         """Open a connection in a slot that is already taken."""
         options = self.options
         try:
-            connection = await self._connector.connect(self._first_request(), [], _NO_LIMITS)
+            dialled = await self._dialer.dial(self._origin)
         except BaseException:
-            # What the names meant may be out of date.
-            self._connector.clear_dns_cache()
             self._free_slot()
             raise
-        transport, opener = connection.transport, connection.protocol
-        if opener is None or transport is None or transport.is_closing() or opener.should_close:
-            # It ended, or something was said before we were: an answer to nothing.
-            connection.close()
-            self._free_slot()
-            raise NotSent("The connection to the upstream was of no use.")
         line = Line(
-            transport,
+            dialled.transport,
             options,
             loop=self.loop,
             keep_alive_s=KEEP_ALIVE_S[self._origin.scheme]
             if options.keep_alive_s is None
             else options.keep_alive_s,
             expires_at=self.loop.time() + options.connection_age_max_s,
-            close=connection.close,
+            close=dialled.close,
         )
         self._lines.add(line)
         line.on_lost = lambda: self._note_lost(line)
         return line
-
-    def _first_request(self) -> aiohttp.ClientRequest:
-        """What tells the connector where to; made anew, since it writes into it."""
-        options = self.options
-        proxy = None if options.proxy is None else URL(options.proxy)
-        credentials = options.proxy_credentials
-        if proxy is None or credentials is None:
-            return aiohttp.ClientRequest("POST", self._origin, loop=self.loop, proxy=proxy)
-        return aiohttp.ClientRequest(
-            "POST",
-            self._origin,
-            loop=self.loop,
-            proxy=proxy,
-            proxy_headers={"Proxy-Authorization": basic_credentials(credentials)},
-        )
 
     async def _wait(self) -> Line | None:
         """Queue for a connection that is given back, or for a free slot, which is then ours."""

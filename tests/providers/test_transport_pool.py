@@ -274,7 +274,7 @@ async def test_an_answer_that_asks_to_close_is_the_last_on_its_connection() -> N
 async def test_a_name_is_looked_up_once_for_many_connections() -> None:
     async with RawServer(serve_forever) as server:
         names = Names(("127.0.0.1", server.port))
-        transport = Transport(["http://upstream.test/v1"], TransportOptions(resolver=names))
+        transport = Transport(["http://upstream.test/v1"], TransportOptions(resolve=names.resolve))
         exchanges = [await send(transport, "http://upstream.test/v1") for _ in range(3)]
         assert (names.asked, len(server.accepted)) == (1, 3)
         for exchange in exchanges:
@@ -287,7 +287,7 @@ async def test_a_changed_address_is_noticed_after_a_failure() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         names = Names(("127.0.0.1", unused.getsockname()[1]))
-        options = TransportOptions(resolver=names, connection_age_max_s=0)
+        options = TransportOptions(resolve=names.resolve, connection_age_max_s=0)
         transport = Transport(["http://upstream.test/v1"], options)
         with pytest.raises(NotSent):
             await fetch(transport, "http://upstream.test/v1")
@@ -314,7 +314,7 @@ async def test_a_name_that_means_nothing_sends_nothing() -> None:
 async def test_an_address_that_refuses_is_passed_over_for_the_next() -> None:
     async with RawServer(serve_forever) as server:
         names = Names(("::1", server.port), ("127.0.0.1", server.port))
-        transport = Transport(["http://upstream.test/v1"], TransportOptions(resolver=names))
+        transport = Transport(["http://upstream.test/v1"], TransportOptions(resolve=names.resolve))
         assert (await fetch(transport, "http://upstream.test/v1"))[0] == 200
         await transport.close()
 
@@ -331,7 +331,7 @@ async def test_an_address_that_says_nothing_is_overtaken_by_the_next() -> None:
             filler.connect_ex(("127.0.0.1", port))
         async with RawServer(serve_forever) as server:
             names = Names(("127.0.0.1", port), ("127.0.0.1", server.port))
-            transport = Transport(["http://upstream.test/v1"], TransportOptions(resolver=names))
+            transport = Transport(["http://upstream.test/v1"], TransportOptions(resolve=names.resolve))
             before = asyncio.get_running_loop().time()
             assert (await fetch(transport, "http://upstream.test/v1"))[0] == 200
             assert asyncio.get_running_loop().time() - before < 1.5

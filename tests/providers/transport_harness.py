@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from providers.contract import AttemptFacts, Deadlines
 from providers.transport import Transport
+from providers.transport.options import Address
 
 LIMITS = Deadlines(connect_s=2, first_token_s=5, between_tokens_s=5, total_s=10)
 TLS_FOLDER = Path(__file__).with_name("transport_tls")
@@ -128,24 +128,21 @@ async def serve_forever(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
         writer.write(answer(str(len(body)).encode()))
 
 
-class Names(AbstractResolver):
+class Names:
     """A resolver that a test tells what names mean."""
 
     def __init__(self, *addresses: tuple[str, int]) -> None:
         self.addresses = list(addresses)
         self.asked = 0
 
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def resolve(self, _host: str, _port: int) -> list[Address]:
         self.asked += 1
+        kind = socket.SOCK_STREAM
         return [
-            ResolveResult(hostname=host, host=address, port=at, family=family, proto=0, flags=0)
-            for address, at in self.addresses
+            info
+            for host, port in self.addresses
+            for info in socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST)
         ]
-
-    async def close(self) -> None:
-        pass
 
 
 def server_context(*, asks_for_client: bool = False) -> ssl.SSLContext:

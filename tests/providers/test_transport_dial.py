@@ -1,0 +1,194 @@
+"""Names, addresses and handshakes of connections that are opened."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import ssl
+from dataclasses import replace
+
+import pytest
+from yarl import URL
+
+from providers.errors import BadWire, NotSent
+from providers.transport import TransportOptions
+from providers.transport import dial as dialling
+from providers.transport.dial import Dialer, Opening
+from providers.transport.inflate import Inflater
+from providers.transport.tls import client_context
+from tests.providers.transport_harness import (
+    BACKENDS,
+    TLS_FOLDER,
+    Names,
+    RawServer,
+    serve_forever,
+    server_context,
+)
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("anyio_backend", BACKENDS.values(), ids=BACKENDS.keys()),
+]
+ORIGIN = URL("http://upstream.test:1")
+
+
+async def serve_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def open_to(dialer: Dialer, origin: URL = ORIGIN) -> tuple[str, int]:
+    """Open a connection, close it, and tell where it led."""
+    dialled = await dialer.dial(origin)
+    peer = dialled.transport.get_extra_info("peername")
+    dialled.transport.abort()
+    return peer[:2]
+
+
+async def test_the_addresses_of_a_name_take_turns() -> None:
+    async with RawServer(serve_nothing) as one, RawServer(serve_nothing) as other:
+        names = Names(("127.0.0.1", one.port), ("127.0.0.1", other.port))
+        dialer = Dialer(TransportOptions(resolve=names.resolve))
+        ports = [(await open_to(dialer))[1] for _ in range(4)]
+        assert ports == [one.port, other.port] * 2
+        assert names.asked == 1
+        await dialer.close()
+
+
+async def test_many_connections_at_once_look_a_name_up_once() -> None:
+    async with RawServer(serve_nothing) as server:
+        names = Names(("127.0.0.1", server.port))
+
+        async def slowly(host: str, port: int):
+            await asyncio.sleep(0.05)
+            return await names.resolve(host, port)
+
+        dialer = Dialer(TransportOptions(resolve=slowly))
+        await asyncio.gather(*(open_to(dialer) for _ in range(20)))
+        assert names.asked == 1
+
+
+async def test_who_gives_up_waiting_for_a_name_takes_nothing_from_the_others() -> None:
+    async with RawServer(serve_nothing) as server:
+        names = Names(("127.0.0.1", server.port))
+
+        async def slowly(host: str, port: int):
+            await asyncio.sleep(0.1)
+            return await names.resolve(host, port)
+
+        dialer = Dialer(TransportOptions(resolve=slowly))
+        first = asyncio.create_task(open_to(dialer))
+        await asyncio.sleep(0.02)
+        second = asyncio.create_task(open_to(dialer))
+        await asyncio.sleep(0.02)
+        first.cancel()
+        assert (await second)[1] == server.port
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_a_name_is_looked_up_again_when_its_addresses_are_old(monkeypatch) -> None:
+    monkeypatch.setattr(dialling, "NAMES_TTL_S", 0.1)
+    async with RawServer(serve_nothing) as server:
+        names = Names(("127.0.0.1", server.port))
+        dialer = Dialer(TransportOptions(resolve=names.resolve))
+        await open_to(dialer)
+        await asyncio.sleep(0.15)
+        await open_to(dialer)
+        assert names.asked == 2
+
+
+async def test_an_address_whose_handshake_fails_is_passed_over_for_the_next() -> None:
+    async def no_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 This is plain HTTP\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    trusted = client_context(ca_file=TLS_FOLDER / "authority.pem")
+    trusted.check_hostname = False
+    async with RawServer(no_tls) as bad, RawServer(serve_forever, tls=server_context()) as good:
+        names = Names(("127.0.0.1", bad.port), ("127.0.0.1", good.port))
+        options = TransportOptions(resolve=names.resolve, ssl_context=trusted)
+        dialer = Dialer(options)
+        assert (await open_to(dialer, URL("https://upstream.test:1")))[1] == good.port
+        only_bad = Names(("127.0.0.1", bad.port), ("127.0.0.1", bad.port))
+        dialer = Dialer(replace(options, resolve=only_bad.resolve))
+        with pytest.raises(NotSent, match="No connection to the upstream"):
+            await open_to(dialer, URL("https://upstream.test:1"))
+
+
+def test_what_comes_before_anything_was_asked_spoils_a_connection(anyio_backend) -> None:
+    for happen in (
+        lambda opening: opening.data_received(b"HTTP/1.1 200 OK"),
+        lambda opening: opening.eof_received(),
+        lambda opening: opening.connection_lost(None),
+    ):
+        opening = Opening()
+        assert not opening.is_spoilt
+        happen(opening)
+        assert opening.is_spoilt
+
+
+async def test_a_name_without_addresses_is_not_sent() -> None:
+    dialer = Dialer(TransportOptions(resolve=Names().resolve))
+    with pytest.raises(NotSent, match="No connection"):
+        await open_to(dialer)
+
+
+async def test_ipv6_literals_and_names_of_this_machine_are_reached() -> None:
+    dialer = Dialer(TransportOptions())
+    try:
+        async with RawServer(serve_nothing, host="::1") as server:
+            assert await open_to(dialer, URL(f"http://[::1]:{server.port}")) == ("::1", server.port)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    async with RawServer(serve_nothing) as server:
+        assert (await open_to(dialer, URL(f"http://localhost:{server.port}")))[1] == server.port
+
+
+async def test_connections_do_not_wait_to_fill_packets_and_notice_dead_peers() -> None:
+    async with RawServer(serve_nothing) as server:
+        dialled = await Dialer(TransportOptions()).dial(URL(server.url).origin())
+        sock = dialled.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        dialled.transport.abort()
+
+
+async def test_the_platforms_authorities_are_read_once_and_off_the_loop(monkeypatch) -> None:
+    made = []
+
+    def count() -> ssl.SSLContext:
+        made.append(asyncio._get_running_loop())
+        return client_context()
+
+    monkeypatch.setattr(dialling, "client_context", count)
+    async with RawServer(serve_forever, tls=server_context()) as server:
+        dialer = Dialer(TransportOptions())
+        for _ in range(2):
+            with pytest.raises(NotSent, match="Cert"):
+                await open_to(dialer, URL(server.url).origin())
+    assert made == [None]
+
+
+@pytest.mark.parametrize("cut", [1, 7, 10_000])
+@pytest.mark.parametrize("bound", [1, 5, 10_000])
+def test_gzip_in_several_members_is_one_body(anyio_backend, cut, bound) -> None:
+    whole = b"".join(gzip.compress(text) for text in (b"one ", b"", b"two and " * 50, b"three"))
+    inflater, found = Inflater(b"gzip"), []
+    for at in range(0, len(whole), cut):
+        found.append(inflater.inflate(whole[at : at + cut], max_bytes=bound))
+        while inflater.has_more:
+            found.append(inflater.inflate(b"", max_bytes=bound))
+    inflater.check_end()
+    assert b"".join(found) == b"one " + b"two and " * 50 + b"three"
+    assert max(map(len, found)) <= bound
+
+
+def test_what_follows_a_deflated_body_is_bad_wire(anyio_backend) -> None:
+    import zlib
+
+    inflater = Inflater(b"deflate")
+    with pytest.raises(BadWire):
+        inflater.inflate(zlib.compress(b"body") + b"more", max_bytes=100)
