@@ -2,8 +2,9 @@
 
 One `Transport` per provider owns a pool of connections per configured origin; an origin that is not
 configured has no pool, so no socket can be taken or opened for it. It follows no redirect, reads no
-proxy or credential from the environment and logs no body. aiohttp opens connections and httptools
-parses answers; why no more of either is used is in `docs/decisions/0001-raw-asgi-and-aiohttp.md`.
+proxy or credential from the environment and logs no body. httptools parses answers, aiohttp opens
+connections through proxies; why no more of either
+is used is in `docs/decisions/0001-raw-asgi-and-aiohttp.md`.
 """
 
 from providers.transport.client import Transport

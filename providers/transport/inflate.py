@@ -10,6 +10,8 @@ from providers.errors import BadWire
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _CODINGS = frozenset({"gzip", "deflate"})
 _ZLIB_METHOD = 8
+MEMBERS_MAX = 1024
+"""Of one gzip body: each costs a decompressor and a copy of what follows."""
 
 
 class _Decompressor(Protocol):
@@ -38,6 +40,7 @@ class Inflater:
         self._coding = _coding(header)
         self._wbits = _GZIP_WBITS
         self._inner: _Decompressor | None = None
+        self._members = 1
         self._left = b""  # of what came: behind the bound, or behind the end
         self._is_broken = False
         self.has_more = False
@@ -72,7 +75,8 @@ class Inflater:
         room = max_bytes
         while True:
             if inner.eof and data:  # a gzip file may be several (RFC 1952, section 2.2)
-                if self._wbits != _GZIP_WBITS:
+                self._members += 1
+                if self._wbits != _GZIP_WBITS or self._members > MEMBERS_MAX:
                     raise zlib.error("there is something behind the end")
                 inner = self._inner = zlib.decompressobj(self._wbits)
             piece = inner.decompress(data, room)

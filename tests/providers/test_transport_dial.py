@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import socket
 import ssl
 from dataclasses import replace
@@ -11,11 +10,10 @@ from dataclasses import replace
 import pytest
 from yarl import URL
 
-from providers.errors import BadWire, NotSent
+from providers.errors import NotSent
 from providers.transport import TransportOptions
 from providers.transport import dial as dialling
 from providers.transport.dial import Dialer, Opening
-from providers.transport.inflate import Inflater
 from providers.transport.tls import client_context
 from tests.providers.transport_harness import (
     BACKENDS,
@@ -170,25 +168,3 @@ async def test_the_platforms_authorities_are_read_once_and_off_the_loop(monkeypa
             with pytest.raises(NotSent, match="Cert"):
                 await open_to(dialer, URL(server.url).origin())
     assert made == [None]
-
-
-@pytest.mark.parametrize("cut", [1, 7, 10_000])
-@pytest.mark.parametrize("bound", [1, 5, 10_000])
-def test_gzip_in_several_members_is_one_body(anyio_backend, cut, bound) -> None:
-    whole = b"".join(gzip.compress(text) for text in (b"one ", b"", b"two and " * 50, b"three"))
-    inflater, found = Inflater(b"gzip"), []
-    for at in range(0, len(whole), cut):
-        found.append(inflater.inflate(whole[at : at + cut], max_bytes=bound))
-        while inflater.has_more:
-            found.append(inflater.inflate(b"", max_bytes=bound))
-    inflater.check_end()
-    assert b"".join(found) == b"one " + b"two and " * 50 + b"three"
-    assert max(map(len, found)) <= bound
-
-
-def test_what_follows_a_deflated_body_is_bad_wire(anyio_backend) -> None:
-    import zlib
-
-    inflater = Inflater(b"deflate")
-    with pytest.raises(BadWire):
-        inflater.inflate(zlib.compress(b"body") + b"more", max_bytes=100)
