@@ -318,9 +318,9 @@ class BoundedProtocol(asyncio.Protocol):
     def _tell_last(self) -> None:
         """Close after the newest request; closing before it would lose it."""
         for cycle in self._pipeline:
-            cycle.keep_alive = True
+            cycle.keep_alive = not cycle.is_old
         if self._served is not None and not self._served.response_started:
-            self._served.keep_alive = True
+            self._served.keep_alive = not self._served.is_old
         assert self.cycle is not None, "a request was read"
         self.cycle.keep_alive = False
 

@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.http.bounds import LINGER_BYTES_MAX, READ_ON_MAX
+from gateway.http.bounds import LINGER_BYTES_MAX, READ_ON_MAX, Closing
 from gateway.http.cycle import Cycle, HotApplication, Route
 from gateway.http.deadline import Deadline
 from gateway.http.guard import Ending, Guards
@@ -150,18 +150,16 @@ class Routes(HotApplication):
 
 @asynccontextmanager
 async def connected(
-    route: Route,
+    route: Route, *, http: type[BoundedProtocol] = BoundedProtocol
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, ServerState]]:
     """A client of a server with one route, and the server's state."""
     config = uvicorn.Config(
-        Routes(route), http=BoundedProtocol, ws="none", lifespan="off", log_config=None,
+        Routes(route), http=http, ws="none", lifespan="off", log_config=None,
         proxy_headers=False,
     )  # fmt: skip
     state = ServerState()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: BoundedProtocol(config, state, {}), host="127.0.0.1", port=0
-    )
+    server = await loop.create_server(lambda: http(config, state, {}), host="127.0.0.1", port=0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:
         with anyio.fail_after(5):
@@ -215,6 +213,29 @@ async def test_requests_of_one_connection_share_a_task_and_others_do_not():
                 await read_answer(reader)
     assert len(set(tasks[:3])) == len(set(tasks[3:])) == 1
     assert tasks[0] is not tasks[3]
+
+
+async def test_http_1_0_ends_with_its_answer_when_connections_shall_end_too():
+    class Closes(BoundedProtocol):
+        closing = Closing()
+
+    arrived, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def streams(cycle: Cycle) -> None:
+        arrived.set()
+        await goes_on.wait()
+        cycle.start(200, b"")
+        cycle.finish(b"unframed")
+
+    old = HOT.replace(b"1.1", b"1.0").replace(b"\r\n\r\n", b"\r\nconnection: keep-alive\r\n\r\n")
+    async with connected(streams, http=Closes) as (reader, writer, state):
+        writer.write(old * 2)
+        await arrived.wait()
+        Closes.closing.begin(1)
+        for connection in state.connections:
+            connection.begin_closing()
+        goes_on.set()
+        assert (await reader.read()).partition(b"\r\n\r\n")[2] == b"unframed"
 
 
 OLD_BODIES = {
