@@ -84,8 +84,8 @@ class Policy:
     """
 
     __slots__ = (
-        "_attributes", "_expiries", "_floor", "_reaches", "_reaches_max", "_tags", "_trust",
-        "digest", "source",
+        "_attributes", "_expiries", "_floor", "_named", "_reaches", "_reaches_max", "_tags",
+        "_trust", "digest", "source",
     )  # fmt: skip
 
     def __init__(
@@ -102,9 +102,13 @@ class Policy:
         self._attributes = tuple(attributes)
         self._tags = dict(tags)
         self._trust = dict(trust)
+        # Most deployments of a provider are trusted alike, and all those are looked at as one.
+        self._named: dict[_CompiledTrust, list[str]] = {}
+        for name, one in self._trust.items():
+            self._named.setdefault(one, []).append(name)
         self._floor = source.floor
         self._expiries = sorted(
-            {expires_at for one in self._trust.values() for expires_at, _ in one.expiring}
+            {expires_at for one in self._named for expires_at, _ in one.expiring}
         )
         self._reaches: dict[frozenset[str], Reach] = {}
         self._reaches_max = max(1, min(REACHES_MAX, REACHED_MAX // max(1, len(self._trust))))
@@ -169,7 +173,8 @@ class Policy:
         if any(tag.denied_by for tag in compiled):
             return frozenset()
         need = _need(compiled)
-        return frozenset(name for name, trust in self._trust.items() if need & ~trust.at(at) == 0)
+        alike = [names for trust, names in self._named.items() if need & ~trust.at(at) == 0]
+        return frozenset[str]().union(*alike)
 
     def reach(self, tags: frozenset[str], *, at: datetime) -> Reach:
         """Everything that a request with these tags needs to know, remembered until it changes.
@@ -230,11 +235,11 @@ class Policy:
         if denied_by:
             return dict.fromkeys(self._trust, f"tag {', '.join(denied_by)} denies every deployment")
         need = _need(self._compiled(given))
-        return {
-            name: f"lacks {', '.join(self._names(lacking))}"
-            for name, trust in self._trust.items()
-            if (lacking := need & ~trust.at(at))
-        }
+        reasons: dict[str, str] = {}
+        for trust, names in self._named.items():
+            if lacking := need & ~trust.at(at):
+                reasons.update(dict.fromkeys(names, f"lacks {', '.join(self._names(lacking))}"))
+        return reasons
 
     def _names(self, mask: int) -> tuple[str, ...]:
         return tuple(

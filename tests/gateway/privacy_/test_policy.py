@@ -193,6 +193,16 @@ def test_the_bound_is_a_smaller_number_of_sets_where_a_fleet_is_large(monkeypatc
     assert made.reach(frozenset({"gdpr"}), at=NOW) is not gdpr
 
 
+def test_deployments_that_are_trusted_alike_are_looked_at_as_one() -> None:
+    """A fleet of 15,000 took 56 ms of the event loop for each new set of tags."""
+    names = [f"a/{place}" for place in range(50)]
+    made = policy(deployments=[deployment(name) for name in names])
+    reasons = made.reasons(["secret"], at=NOW)
+    assert reasons.keys() == set(names)
+    assert len({id(reason) for reason in reasons.values()}) == 1
+    assert made.reach(frozenset(), at=NOW).allowed == set(names)
+
+
 def test_another_claim_keeps_what_the_expired_one_gave_too() -> None:
     claim = TrustClaim(attribute="self_hosted", expires_at=NOW)
     made = policy(deployments=[deployment("eu-vllm/llama", claim, "no_train")])
