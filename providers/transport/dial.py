@@ -38,9 +38,9 @@ HAPPY_EYEBALLS_DELAY_S = 0.25
 class _Name:
     """What is known of a host and port."""
 
-    lock: asyncio.Lock
     addresses: list[Address]
     known_at: float
+    lookup: asyncio.Task[list[Address]] | None
 
 
 class Opening(asyncio.Protocol):
@@ -101,17 +101,24 @@ class Dialer:
             if self._options.proxy is not None:
                 return await self._through_proxy(origin, self._options.proxy)
             return await self._directly(origin)
-        except OSError as fault:
+        except (OSError, UnicodeError, RuntimeError) as fault:
+            # A name that cannot be written for DNS, and some of uvloop's refusals, are no OSErrors.
             raise NotSent(f"No connection to the upstream ({type(fault).__name__}).") from fault
 
     async def close(self) -> None:
         """Let go of what is kept; connections are their users' to close."""
+        names, self._names = self._names, {}
+        for name in names.values():
+            if name.lookup is not None:
+                name.lookup.cancel()
         connector, self._connector = self._connector, None
         if connector is not None:
             await connector.close()
 
     async def _directly(self, origin: URL) -> Dialled:
-        host, port = origin.host, origin.port
+        # Not `host`, which is decoded: asyncio would encode it again by the rules of 2003, and that
+        # is another domain for some names of today.
+        host, port = origin.raw_host, origin.port
         assert host is not None, "an origin has a host"
         assert port is not None, "an origin has a port"
         context = await self._tls_context() if origin.scheme == "https" else None
@@ -132,7 +139,8 @@ class Dialer:
                 )
                 sock = None  # the transport's from here on
             except OSError:
-                self._names.pop((host, port), None)  # what the name meant may be out of date
+                if (named := self._names.get((host, port))) is not None:
+                    named.addresses = []  # what the name meant may be out of date
                 # An address that answers and then fails (TLS) is no reason to pass over the others.
                 if peer is None or not _without(addresses, peer):
                     raise
@@ -155,26 +163,42 @@ class Dialer:
             return [cast("Address", each) for each in found]
         name = self._names.get((host, port))
         if name is None:
-            name = self._names[host, port] = _Name(lock=asyncio.Lock(), addresses=[], known_at=0.0)
-        async with name.lock:  # many connections at once ask once
-            if not name.addresses or self._loop.time() - name.known_at >= NAMES_TTL_S:
-                name.addresses = await self._look_up(host, port)
-                name.known_at = self._loop.time()
-            found = list(name.addresses)
-            name.addresses.append(name.addresses.pop(0))
+            name = self._names[host, port] = _Name(addresses=[], known_at=0.0, lookup=None)
+        addresses = name.addresses
+        if not addresses or self._loop.time() - name.known_at >= NAMES_TTL_S:
+            lookup = name.lookup
+            if lookup is None:  # many connections at once ask once
+                lookup = asyncio.Task(self._look_up(name, host, port), loop=self._loop)
+                lookup.add_done_callback(_see)
+                name.lookup = lookup
+            # To give up ends the wait and not the lookup, which a slow resolver would never finish.
+            await asyncio.wait([lookup])
+            if lookup.cancelled():
+                raise OSError("the provider was closed")
+            try:
+                addresses = lookup.result()
+            finally:
+                del lookup  # else a fault and this frame keep each other
+        found = list(addresses)
+        addresses.append(addresses.pop(0))
         return found
 
-    async def _look_up(self, host: str, port: int) -> list[Address]:
-        if self._options.resolve is not None:
-            found = list(await self._options.resolve(host, port))
-        else:
-            infos = await self._loop.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
-            )
-            found = [cast("Address", each) for each in infos]
-        if not found:
-            raise OSError(f"{host} has no address")
-        return found
+    async def _look_up(self, name: _Name, host: str, port: int) -> list[Address]:
+        """Learn what a name means, for all who ask meanwhile."""
+        try:
+            if self._options.resolve is not None:
+                found = list(await self._options.resolve(host, port))
+            else:
+                infos = await self._loop.getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+                )
+                found = [cast("Address", each) for each in infos]
+            if not found:
+                raise OSError(f"{host} has no address")
+            name.addresses, name.known_at = found, self._loop.time()
+            return found
+        finally:
+            name.lookup = None
 
     async def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:  # reads the platform's certificates, about 140 files
@@ -212,6 +236,12 @@ class Dialer:
             connection.close()
             raise NotSent("The connection to the upstream was of no use.")
         return Dialled(transport=transport, close=connection.close)
+
+
+def _see(lookup: asyncio.Task[list[Address]]) -> None:
+    """Look at how a lookup ended, or asyncio complains of one that all had given up."""
+    if not lookup.cancelled():
+        lookup.exception()
 
 
 def _is_literal(host: str) -> bool:

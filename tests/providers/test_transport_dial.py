@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 from dataclasses import replace
@@ -83,6 +84,69 @@ async def test_who_gives_up_waiting_for_a_name_takes_nothing_from_the_others() -
         assert (await second)[1] == server.port
         with pytest.raises(asyncio.CancelledError):
             await first
+
+
+async def test_a_name_that_takes_longer_than_a_connection_may_is_known_in_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with RawServer(serve_nothing) as server:
+        names = Names(("127.0.0.1", server.port))
+        asked: list[str] = []
+
+        async def slowly(host: str, port: int):
+            asked.append(host)
+            await asyncio.sleep(0.2)
+            if host == "nowhere.test":
+                raise OSError("no such name")
+            return await names.resolve(host, port)
+
+        dialer = Dialer(TransportOptions(resolve=slowly))
+        for host in ("nowhere.test", "upstream.test"):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await open_to(dialer, URL(f"http://{host}:1"))
+        await asyncio.sleep(0.2)
+        async with asyncio.timeout(0.05):
+            assert (await open_to(dialer))[1] == server.port
+        assert asked == ["nowhere.test", "upstream.test"]
+        del dialer
+        gc.collect()
+        assert not caplog.records
+
+
+async def test_closing_sends_away_who_waits_for_a_name() -> None:
+    async def never(host: str, port: int):
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    dialer = Dialer(TransportOptions(resolve=never))
+    waiting = asyncio.create_task(open_to(dialer))
+    await asyncio.sleep(0.02)
+    await dialer.close()
+    with pytest.raises(NotSent):
+        await waiting
+
+
+async def test_a_name_is_looked_up_as_it_is_written_for_dns() -> None:
+    asked: list[str] = []
+
+    async def note(host: str, port: int):
+        asked.append(host)
+        raise OSError("no such name")
+
+    dialer = Dialer(TransportOptions(resolve=note))
+    for host in ("xn--strae-oqa.test", "bücher.test"):
+        with pytest.raises(NotSent):
+            await dialer.dial(URL(f"http://{host}:1"))
+    # Python's own encoding would make strasse.test of the first, which is somebody else's.
+    assert asked == ["xn--strae-oqa.test", "xn--bcher-kva.test"]
+
+
+async def test_a_name_that_dns_cannot_hold_sends_nothing() -> None:
+    dialer = Dialer(TransportOptions())
+    for host in ("a" * 64 + ".test", "a..test"):
+        with pytest.raises(NotSent):
+            await dialer.dial(URL(f"http://{host}:1"))
 
 
 async def test_a_name_is_looked_up_again_when_its_addresses_are_old(monkeypatch) -> None:
