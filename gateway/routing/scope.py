@@ -18,7 +18,12 @@ class KeyScope:
 
     def names(self, name: str) -> bool:
         """Whether a pattern matches the name."""
-        return self.models is None or any(matches_glob(one, name) for one in self.models)
+        if self.models is None:
+            return True
+        # Most are plain names; lists of models ask about each name of the fleet.
+        return name.isprintable() and any(
+            one == name or ("*" in one and matches_glob(one, name)) for one in self.models
+        )
 
     def spells_out(self, name: str) -> bool:
         """Whether the name itself, not a pattern that happens to cover it, is listed."""
