@@ -43,6 +43,8 @@ _SETTLEMENT_BYTES = 2 * 1024
 _DIGEST_STEP_BYTES = 256 * 1024
 # The digest may fall so far behind; hashing the rest when the segment is full takes 0.2 ms.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_FILE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# The process or the machine has too much open; the disk is as good as before.
 
 
 class Durability(StrEnum):
@@ -170,7 +172,7 @@ class SpoolWriter:
         requests that would find the room.
         """
         if self._health is Health.FULL:
-            with contextlib.suppress(SpoolFull):
+            with contextlib.suppress(SpoolError):
                 self._admit_intent()
         return self.health_reason
 
@@ -292,7 +294,12 @@ class SpoolWriter:
                 raise SpoolFull(self.health_reason)
             self._full_tried_at_s = now_s
         needed_bytes = (self._open_attempts + 1) * _SETTLEMENT_BYTES
-        if not self._take_reserve(needed_bytes):
+        try:
+            has_room = self._take_reserve(needed_bytes)
+        except OSError as error:
+            self._fail(error)
+            raise SpoolError(self._failure) from error
+        if not has_room:
             self._refuse_intents()
             raise SpoolFull(self.health_reason)
         if self._health is Health.FULL:
@@ -314,16 +321,19 @@ class SpoolWriter:
         current.size_bytes += len(frame)
 
     def _roll_over(self, current: segment.OpenSegment) -> segment.OpenSegment:
-        """The segment that follows a full one; itself while the next file is being made."""
+        """The segment that follows a full one; itself while the next file cannot be had."""
         is_making = self._sync.job is not None and self._sync.job.next_path is not None
         if is_making or current.size_bytes == segment.HEADER_BYTES:
             return current
         try:
             digest = current.digest.follow(current.descriptor, current.size_bytes)
+            current.digest = digest
+            following = self._start(digest.value())
         except OSError as error:
+            if error.errno in _NO_FILE_ERRNOS:
+                return current
             self._fail(error)
             raise SpoolError(self._failure) from error
-        following = self._start(digest.value())
         self._finished.append(current.descriptor)
         return following
 

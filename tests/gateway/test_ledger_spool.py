@@ -281,12 +281,33 @@ async def test_no_room_for_another_name_is_full_too(tmp_path):
     await close(writer)
 
 
-async def test_a_directory_that_went_away_is_an_error_of_the_system(tmp_path):
+async def test_a_directory_that_went_away_fails_for_good(tmp_path):
     writer = open_spool(tmp_path / "w", segment_bytes=600)
     writer.append(intent(1))
     (tmp_path / "w").rename(tmp_path / "elsewhere")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(SpoolError, match="No such file"):
         writer.append(intent(2))
+    assert writer.health is Health.FAILED
+    await close(writer)
+
+
+async def test_a_segment_grows_on_while_too_many_files_are_open(tmp_path):
+    files = QuotaFiles(10**6)
+    writer = open_spool(tmp_path / "w", files=files, segment_bytes=600)
+    writer.append(intent(1))
+    create = files.create
+
+    def refuse(path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    files.create = refuse
+    writer.append(intent(2))
+    writer.append(settlement(1))
+    assert segment.segment_numbers(tmp_path / "w") == [1]
+    files.create = create
+    writer.append(settlement(2))
+    assert segment.segment_numbers(tmp_path / "w") == [1, 2]
+    assert records_in(tmp_path / "w") == [intent(1), intent(2), settlement(1), settlement(2)]
     await close(writer)
 
 
@@ -344,6 +365,25 @@ async def test_an_unusable_reserve_is_an_error_of_the_system(tmp_path):
     with pytest.raises(OSError, match="Input/output"):
         open_spool(tmp_path / "w", files=Broken())
     await close(open_spool(tmp_path / "w"))
+
+
+async def test_a_reserve_that_becomes_unusable_fails_for_good(tmp_path):
+    files, clock = QuotaFiles(10_000), FakeClock()
+    writer = open_spool(tmp_path / "w", files=files, clock=clock.clock, reserve_bytes=8_192)
+    writer.append(intent(1))
+    files.room = 0
+    with pytest.raises(SpoolFull):
+        writer.append(intent(2))
+
+    def refuse(descriptor: int, size_bytes: int) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    files.reserve = refuse
+    clock.pass_s(5)
+    assert "Read-only file system" in writer.fault()
+    with pytest.raises(SpoolError, match="failed for good"):
+        writer.append(intent(2))
+    await close(writer)
 
 
 async def test_a_full_segment_that_cannot_be_read_back_fails_for_good(tmp_path):
