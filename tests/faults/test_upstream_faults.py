@@ -348,7 +348,7 @@ async def test_a_long_silence_within_the_deadline_is_bridged(tmp_path: Path) -> 
     script = Wire(
         steps=(
             Step(data=CLOSED + event({"tool_calls": [part]})),
-            Step(data=event({"tool_calls": [rest]}), delay_s=0.3),
+            Step(data=event({"tool_calls": [rest]}), delay_s=0.6),
             Step(data=event({}, "tool_calls") + DONE, ending="close"),
         )
     )
