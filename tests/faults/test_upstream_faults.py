@@ -348,11 +348,11 @@ async def test_a_long_silence_within_the_deadline_is_bridged(tmp_path: Path) -> 
     script = Wire(
         steps=(
             Step(data=CLOSED + event({"tool_calls": [part]})),
-            Step(data=event({"tool_calls": [rest]}), delay_s=0.6),
+            Step(data=event({"tool_calls": [rest]}), delay_s=0.3),
             Step(data=event({}, "tool_calls") + DONE, ending="close"),
         )
     )
-    server = SERVER.replace("heartbeat_s: 30", "heartbeat_s: 0.05")
+    server = SERVER.replace("heartbeat_s: 30", "heartbeat_s: 0.02")
     async with ScriptedUpstream({"m": [script]}) as up:
         text = config_text({"a": up.base_url}, server=server, more=ONCE)
         async with running_gateway(tmp_path, {"a": up.base_url}, text=text) as gateway:
