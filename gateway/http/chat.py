@@ -32,6 +32,7 @@ from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.job import Job
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, header_text
+from gateway.routing.ranking import Candidate
 from providers.contract import ChatRequest
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,8 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_accepted_s", "_client", "_cycle", "_head", "_headers", "_request_id", "_service",
-        "_trail",
+        "_accepted_s", "_asked", "_client", "_cycle", "_head", "_headers", "_request_id",
+        "_service", "_trail",
     )  # fmt: skip
 
     def __init__(self, *, service: Service, headers: Headers, cycle: Cycle) -> None:
@@ -145,12 +146,23 @@ class ChatCall:
         controls = NO_CONTROLS
         if parsed.metadata or CONTROL_MARK in b"\n".join(first):
             controls = read_controls(headers, parsed.metadata)
+        self._asked = (found, parsed, controls)
         admitted = service.admission.admit(found, parsed, controls, wall_us=wall_us)
         self._head.tags = admitted.tags_text
         if admitted.decision.refusal is not None:
             raise refusal_error(admitted.decision.refusal)
         adapted = ("idempotency-key ignored",) if b"idempotency-key" in first else ()
         return self._job(found, parsed, controls, admitted, adapted=adapted)
+
+    def _renew(self, candidate: Candidate) -> Candidate | None:
+        """What a candidate of before is by now: claims expire and prices change meanwhile."""
+        service = self._service
+        admitted = service.admission.admit(*self._asked, wall_us=service.clock.wall_us())
+        name = candidate.deployment
+        if name not in admitted.decision.reachable:
+            return None
+        # One that is down by now stays: the attempt finds that out, and others may follow.
+        return next((one for one in admitted.candidates if one.deployment == name), candidate)
 
     async def _gather_body(self) -> bytes:
         """A body that did not come with its head."""
@@ -232,6 +244,7 @@ class ChatCall:
         return Job(
             booking=booking,
             candidates=admitted.candidates,
+            renew=self._renew,
             request=ChatRequest(
                 fields=parsed.fields,
                 is_stream=parsed.is_stream,

@@ -83,10 +83,14 @@ class Relay(RelayParts):
                     raise self._failure(job, course, candidate, first_s)
                 following = job.candidates[step.candidate]
                 self.metrics.note_retry(
-                    type(course.failures[-1].error).__name__, following is not candidate
+                    type(course.failures[-1].error).__name__,
+                    following.deployment != candidate.deployment,
                 )
                 await anyio.sleep(step.pause_s)
-                candidate, failures = following, tuple(course.failures)
+                renewed = job.renew(following)
+                if renewed is None:
+                    raise self._failure(job, course, candidate, first_s)
+                candidate, failures = renewed, tuple(course.failures)
                 left_s = self.limits.deadlines.total_s - (self.clock.monotonic_s() - first_s)
                 deadlines = replace(self.limits.deadlines, total_s=max(left_s, 0.0))
         finally:

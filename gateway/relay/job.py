@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +20,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         booking: Whom it is booked on.
         candidates: The frozen set, in order; nothing else is ever called.
+        renew: What a later attempt at one of them is now, with the price in force; None where the
+            request may not reach it any more.
         request: The checked request.
         prompt_tokens_estimate: For a booking without counts.
         allows_empty: Whether an answer without content is what was asked for (`max_tokens: 0`).
@@ -32,6 +34,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     booking: Booking
     candidates: Sequence[Candidate]
+    renew: Callable[[Candidate], Candidate | None]
     request: ChatRequest
     prompt_tokens_estimate: int
     allows_empty: bool
