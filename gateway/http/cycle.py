@@ -263,7 +263,8 @@ class Cycle(RequestResponseCycle):
                 raise BodyTooSlow(f"nothing of the body came for {stall_s:g} s") from None
 
     def _wants_100_continue(self) -> bool:
-        return any(
+        # HTTP/1.0 knows no interim answers (RFC 9110, section 10.1.1).
+        return not self.is_old and any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
         )
 

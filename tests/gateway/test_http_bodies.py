@@ -143,6 +143,16 @@ async def test_a_client_that_asks_first_is_told_to_go_on(tmp_path):
     assert got.startswith(b"HTTP/1.1 200 "), got
 
 
+@pytest.mark.parametrize("query", ["", "?a=b"])
+async def test_a_client_of_http_1_0_gets_its_answer_and_nothing_before(tmp_path, query):
+    async with serving(tmp_path) as gateway:
+        content = request()
+        old = HEAD.replace(" HTTP/1.1", f"{query} HTTP/1.0")
+        head = f"{old}expect: 100-continue\r\ncontent-length: {len(content)}\r\n\r\n"
+        got = await talk(gateway.port, [head.encode(), content], pause_s=0.05)
+        assert got.startswith(b"HTTP/1.1 200 "), got
+
+
 async def test_a_client_that_leaves_in_the_middle_of_its_body_costs_nothing(tmp_path, caplog):
     async with serving(tmp_path) as gateway:
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
