@@ -148,7 +148,10 @@ class Dialer:
             finally:
                 if sock is not None:
                     with contextlib.suppress(OSError):
-                        sock.close()
+                        if peer is None:
+                            sock.close()
+                        else:  # asyncio closes it; its number would be somebody else's before that
+                            sock.shutdown(socket.SHUT_RDWR)
             if opening.is_spoilt or transport.is_closing():
                 transport.abort()
                 raise NotSent("The connection to the upstream was of no use.")

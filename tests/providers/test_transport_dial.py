@@ -192,6 +192,28 @@ def test_what_comes_before_anything_was_asked_spoils_a_connection(anyio_backend)
         assert opening.is_spoilt
 
 
+async def test_a_handshake_given_up_at_any_instant_leaves_the_loop_as_it_was() -> None:
+    trusted = client_context(ca_file=TLS_FOLDER / "authority.pem")
+    trusted.check_hostname = False
+    async with RawServer(serve_nothing, tls=server_context()) as server:
+        origin = URL(server.url).origin()
+        tasks_before = len(asyncio.all_tasks())
+        dialer = Dialer(TransportOptions(ssl_context=trusted))
+        await open_to(dialer, origin)
+        for turns in range(15):
+            for _ in range(3):
+                task = asyncio.create_task(open_to(dialer, origin))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+                # Its socket's number is free again, and the next connection's.
+                assert (await open_to(dialer, origin))[1] == server.port
+        async with asyncio.timeout(1):
+            while len(asyncio.all_tasks()) > tasks_before:
+                await asyncio.sleep(0.01)
+
+
 async def test_a_name_without_addresses_is_not_sent() -> None:
     dialer = Dialer(TransportOptions(resolve=Names().resolve))
     with pytest.raises(NotSent, match="No connection"):
