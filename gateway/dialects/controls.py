@@ -3,8 +3,8 @@
 Controls only narrow. Where a control comes by header and by field, the narrower wins: tags add up,
 the smaller ceiling counts; two different projects or strategies contradict each other and are
 refused. An unknown `fareway_*` key or `x-fareway-*` header is refused with the nearest name, and so
-is one in another case, with `_` for `-`, or in a place where nobody reads it: a misspelt
-`x-fareway-tag` or a `fareway_tags` beside `metadata` cannot send private data anywhere.
+is one in another case, with `_`, a point or a space for `-`, or in a place where nobody reads it: a
+misspelt `x-fareway-tag` or a `fareway_tags` beside `metadata` cannot send private data anywhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _VALUE_CHARACTERS = frozenset(string.ascii_letters + string.digits + "_.:-/ ")
 _NAME_CHARACTERS_MAX = 64
 _SHOWN_CHARACTERS_MAX = 80
 _TAGS_MAX = 64
-_MISSPELT_PREFIXES = (b"x_fareway", b"x-fareway_", b"fareway-", b"fareway_")
+_MISSPELT_PREFIXES = (b"x_fareway", b"x-fareway", b"fareway-", b"fareway_")
 _NAMES = ("tags", "cost_tags", "sla", "strategy", "max_usd", "project")
+_SEPARATORS = str.maketrans("-. ", "___")
 
 
 class Controls(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,13 +147,13 @@ def _is_like_control(key: str) -> bool:
 
 def _plain(name: str) -> str:
     """A name without what people get wrong; cut, as a name can be as long as a body."""
-    cut = name[:_SHOWN_CHARACTERS_MAX].casefold().replace("-", "_")
-    return cut.removeprefix("metadata.").removeprefix("x_")
+    cut = name[:_SHOWN_CHARACTERS_MAX].strip().casefold().translate(_SEPARATORS)
+    return cut.removeprefix("metadata_").removeprefix("x_")
 
 
 def _unknown(label: str, spell: Callable[[str], str]) -> InvalidRequest:
     shown = label[:_SHOWN_CHARACTERS_MAX]
-    name = _plain(shown).removeprefix(FIELD_PREFIX)
+    name = _plain(shown).removeprefix("fareway").lstrip("_")
     near = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)
     return InvalidRequest(
         f"unknown control {shown!r}; the nearest is {spell(near[0])!r}", param=shown

@@ -150,8 +150,18 @@ def test_an_unknown_control_is_refused_with_the_nearest_name(name, nearest):
     assert f"'fareway_{nearest.replace('-', '_')}'" in by_field.message
 
 
-MISSPELT_HEADERS = ("x_fareway_tags", "x-fareway_tags", "fareway-tags", "fareway_tags")
+MISSPELT_HEADERS = (
+    "x_fareway_tags",
+    "x-fareway_tags",
+    "x-fareway.tags",
+    "x-farewaytags",
+    "fareway-tags",
+    "fareway_tags",
+)
 MISSPELT_FIELDS = (
+    " fareway_tags",
+    "fareway.tags",
+    "fareway tags",
     "Fareway_Tags",
     "FAREWAY_TAGS",
     "fareway-tags",
