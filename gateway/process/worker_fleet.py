@@ -23,6 +23,11 @@ IDLE_S = 30.0
 """A connection of an old worker that asked nothing for so long is closed. A request that its client
 sends in that very moment is lost, hence not sooner; every other connection is told first."""
 
+IDLE_AFTER_POLICY_S = 1.0
+"""The same where privacy, teams, keys, models or providers changed: the next request of a
+connection that rests is not to be decided as before. One that its client sends in that very moment
+is lost, and SDKs send it again."""
+
 SETTLE_S = 60.0
 """Room for pauses and settlements, on top of the longest attempt, until an old worker must end."""
 
@@ -99,12 +104,13 @@ class WorkerFleet:
         finally:
             if not is_ready:
                 new.abandon()
-        # From here on nothing is taken back. (A policy that the old set must respect for what it
-        # still serves is to be sent to it here, before the new set opens.)
+        # From here on nothing is taken back. (A policy that the old set must respect for the one
+        # request that each of its connections may still send is to be sent to it here.)
         await new.open()
         self._serving = new
         total_s = old.loaded.settings.server.timeouts.total_s
-        await old.wind_down(WindDown(idle_s=IDLE_S, deadline_s=total_s + SETTLE_S))
+        idle_s = IDLE_AFTER_POLICY_S if _may_decide_otherwise(old.loaded, loaded) else IDLE_S
+        await old.wind_down(WindDown(idle_s=idle_s, deadline_s=total_s + SETTLE_S))
         await self._hurry()
 
     async def drain(self, deadline_s: float) -> None:
@@ -141,3 +147,14 @@ class WorkerFleet:
             await one.run()
         finally:
             self._sets.remove(one)
+
+
+def _may_decide_otherwise(old: LoadedConfig, new: LoadedConfig) -> bool:
+    """Whether a request may be refused or routed otherwise under the new configuration."""
+    before, after = old.settings, new.settings
+    return (before.privacy, before.teams, before.models, before.providers) != (
+        after.privacy,
+        after.teams,
+        after.models,
+        after.providers,
+    )

@@ -155,3 +155,24 @@ def test_a_key_that_is_revoked_during_a_reload_is_dead_on_old_workers_too(tmp_pa
                     assert old & set(gateway.pids_of("worker"))
                     gateway.run("keys", "revoke", made["key_id"])
             assert [answer[:2] for answer in answers] == [(200, None), (401, "close")]
+
+
+def test_a_connection_that_rests_is_not_decided_under_the_rights_of_before(tmp_path: Path) -> None:
+    with running_road(tmp_path, scripts=SCRIPTS, config=CONFIG) as road:
+        gateway = road.gateway
+        key, body = (
+            gateway.key("red"),
+            {"model": "quick", "messages": [{"role": "user", "content": "a"}]},
+        )
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        kept = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
+        with contextlib.closing(kept):
+            kept.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+            assert kept.getresponse().read()
+            gateway.config["teams"]["red"]["models"] = ["slow"]
+            gateway.write_config()
+            gateway.signal(signal.SIGHUP)
+            wait_until(lambda: RELOADED in gateway.log(), gateway)
+            assert kept.sock is not None
+            assert kept.sock.recv(1) == b"", "closed within its second"
+        assert ask(gateway.port, key, body).status in (403, 404)
