@@ -120,7 +120,7 @@ class Transport:
             raise
         facts.status = line.status
         if not line.was_used:
-            line.note_first()
+            line.note_first(now)
         if line.upload is not None and line.status >= 400:
             line.stop_upload()
         return kind(

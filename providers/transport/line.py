@@ -201,15 +201,19 @@ class Line(asyncio.Protocol):
             self.upload.stop()
             self.closes = True
 
-    def note_first(self) -> None:
-        """Learn from the first answer: how long the upstream waits, and its TLS session."""
+    def note_first(self, now: float) -> None:
+        """Learn from the first answer: how long the upstream waits, and its TLS session.
+
+        Args:
+            now: By the loop's clock, roughly.
+        """
         self.was_used = True
         announced = _ANNOUNCED.search(self.headers.get(b"keep-alive", b"").decode("latin-1"))
         if announced is not None:
             self.keep_alive_s = min(self.keep_alive_s, int(announced[1]) - _KEEP_ALIVE_MARGIN_S)
         tls = cast("SSLObject | None", self.transport.get_extra_info("ssl_object"))
         if tls is not None and isinstance(tls.context, ResumingContext):
-            tls.context.remember(tls)
+            tls.context.remember(tls, now)
 
     def abort(self) -> None:
         """Close at once; what was not sent yet is not waited for."""

@@ -11,7 +11,7 @@ import pytest
 
 from providers.contract import AttemptFacts
 from providers.errors import ConnectionLost, NotSent
-from providers.transport import Transport, TransportOptions, client_context
+from providers.transport import Transport, TransportOptions, client_context, tls
 from tests.providers.transport_harness import (
     BACKENDS,
     TLS_FOLDER,
@@ -127,6 +127,41 @@ async def test_a_second_connection_resumes_the_session_of_the_first(
             assert (await fetch(transport, server.url))[0] == 200
         reused = [one.get_extra_info("ssl_object").session_reused for one in server.accepted]
         assert reused == [False, True, True]
+        await transport.close()
+
+
+async def test_a_host_is_asked_for_its_session_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Looked(ssl.SSLObject):
+        looks = 0
+
+        @property
+        def session(self) -> ssl.SSLSession | None:
+            Looked.looks += 1  # CPython leaks a copy at each
+            return super().session
+
+        @session.setter
+        def session(self, session: ssl.SSLSession) -> None:
+            ssl.SSLObject.session.__set__(self, session)
+
+    async def close_after_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(answer(b"ok", "connection: close"))
+        await writer.drain()
+
+    options = trusting()
+    options.ssl_context.sslobject_class = Looked
+    async with RawServer(close_after_one, tls=server_context()) as server:
+        transport = Transport([server.url], options)
+        for _ in range(5):
+            await fetch(transport, server.url)
+        assert Looked.looks == 1
+        monkeypatch.setattr(tls, "_SESSION_KEPT_S", 0)
+        await fetch(transport, server.url)
+        assert Looked.looks == 2
+        reused = [one.get_extra_info("ssl_object").session_reused for one in server.accepted]
+        assert reused == [False] + [True] * 5
         await transport.close()
 
 
