@@ -331,7 +331,9 @@ async def test_an_address_that_says_nothing_is_overtaken_by_the_next() -> None:
             filler.connect_ex(("127.0.0.1", port))
         async with RawServer(serve_forever) as server:
             names = Names(("127.0.0.1", port), ("127.0.0.1", server.port))
-            transport = Transport(["http://upstream.test/v1"], TransportOptions(resolve=names.resolve))
+            transport = Transport(
+                ["http://upstream.test/v1"], TransportOptions(resolve=names.resolve)
+            )
             before = asyncio.get_running_loop().time()
             assert (await fetch(transport, "http://upstream.test/v1"))[0] == 200
             assert asyncio.get_running_loop().time() - before < 1.5
