@@ -210,6 +210,7 @@ async def test_a_model_that_cannot_be_served_is_not_tried_again(tmp_path):
     async with running(tmp_path, "corrupt", "fast") as (engines, (worker,), _):
         await until(lambda: "corrupt" in engines.states()["local/corrupt"])
         await until(lambda: engines.states()["local/fast"] == "ready")
+        await until(lambda: worker.faults)  # told on a channel, behind the state
         assert [fault.model_id for fault in worker.faults] == ["corrupt"]
         assert "the model file is corrupt" in worker.state("corrupt").reason
         await anyio.sleep(0.5)  # a restart would come after 0.1 s
