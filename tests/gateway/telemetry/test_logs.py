@@ -27,6 +27,8 @@ def written(formatter: logging.Formatter, write) -> str:
     handler.setFormatter(formatter)
     logger = logging.getLogger("gateway.test")
     logger.setLevel(logging.INFO)
+    # pytest keeps what reaches the root, and cannot send a lone surrogate from process to process.
+    logger.propagate = False
     logger.addHandler(handler)
     try:
         write(logger)
