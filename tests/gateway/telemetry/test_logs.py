@@ -25,15 +25,11 @@ def written(formatter: logging.Formatter, write) -> str:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(formatter)
-    logger = logging.getLogger("gateway.test")
-    logger.setLevel(logging.INFO)
-    # pytest keeps what reaches the root, and cannot send a lone surrogate from process to process.
-    logger.propagate = False
+    # Not one of the tree: pytest keeps what is logged there, and cannot send a lone surrogate from
+    # process to process.
+    logger = logging.Logger("gateway.test", logging.INFO)
     logger.addHandler(handler)
-    try:
-        write(logger)
-    finally:
-        logger.removeHandler(handler)
+    write(logger)
     return stream.getvalue()
 
 
