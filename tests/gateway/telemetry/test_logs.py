@@ -27,7 +27,7 @@ def written(formatter: logging.Formatter, write) -> str:
     handler.setFormatter(formatter)
     # Not one of the tree: pytest keeps what is logged there, and cannot send a lone surrogate from
     # process to process.
-    logger = logging.Logger("gateway.test", logging.INFO)
+    logger = logging.Logger("gateway.test", logging.INFO)  # noqa: LOG001
     logger.addHandler(handler)
     write(logger)
     return stream.getvalue()
