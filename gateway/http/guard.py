@@ -11,9 +11,9 @@ from enum import Enum, auto
 from math import inf
 
 from gateway.http.cycle import Cycle
-from gateway.http.deadline import Deadline
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.job import RelayLimits
+from providers.deadline import Deadline
 
 
 class Ending(Enum):
@@ -128,9 +128,7 @@ class Guards:
             self._deadline = deadline = Deadline(self._end_late, loop=loop)
         ends_s = loop.time() + self._patience_s
         if ends_s < deadline.at_s:
-            deadline.at_s = ends_s
-            if ends_s < deadline.timer_at_s:
-                deadline.start()
+            deadline.move(ends_s)
         guard = RequestGuard(task, client, cycle=cycle, ends_s=ends_s, drain_s=limits.drain_s)
         self._guards[guard] = None
         return guard
@@ -158,6 +156,4 @@ class Guards:
                 guard.end(Ending.OUT_OF_TIME)
             else:
                 next_s = min(next_s, guard.ends_s)
-        self._deadline.at_s = next_s
-        if next_s != inf:
-            self._deadline.start()
+        self._deadline.move(next_s)

@@ -42,9 +42,9 @@ from gateway.http.bounds import (
     refusal,
 )
 from gateway.http.cycle import Cycle, HotApplication, Route
-from gateway.http.deadline import Deadline
 from gateway.http.messages import header_lines
 from gateway.http.turns import Turns
+from providers.deadline import Deadline
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -164,8 +164,7 @@ class BoundedProtocol(asyncio.Protocol):
         """The client does not read as fast as it is answered, or not at all."""
         self.flow.pause_writing()
         self._end_unread()
-        abort: Callable[[], None] = self.transport.abort
-        self._unread_timer = self._loop.call_later(self.unread_s_max, abort)
+        self._begin_unread()
 
     def resume_writing(self) -> None:
         """The client has read."""
@@ -310,10 +309,7 @@ class BoundedProtocol(asyncio.Protocol):
             wait_s = min(self.rest_s_max, self.timeout_keep_alive)
         else:
             wait_s = self.head_s_max if self._is_head_due else self.timeout_keep_alive
-        deadline = self._deadline
-        deadline.at_s = at_s = self._loop.time() + wait_s
-        if at_s < deadline.timer_at_s:
-            deadline.start()
+        self._deadline.set(wait_s)
 
     def _tell_last(self) -> None:
         """Close after the newest request; closing before it would lose it."""
@@ -375,8 +371,7 @@ class BoundedProtocol(asyncio.Protocol):
                 cycle.note_gone()
             self._end(is_client_done=False)
         else:
-            self.transport.close()
-            self._bound_flush()
+            self._close()
 
     def _end(self, *, is_client_done: bool) -> None:
         """Close behind the last answer.
@@ -386,8 +381,7 @@ class BoundedProtocol(asyncio.Protocol):
         """
         self._pipeline.clear()
         if is_client_done:
-            self.transport.close()
-            self._bound_flush()
+            self._close()
             return
         self._lingered_bytes = 0
         self._is_head_due = False
@@ -399,8 +393,7 @@ class BoundedProtocol(asyncio.Protocol):
         assert self._lingered_bytes is not None, "what comes is no request"
         self._lingered_bytes += size
         if self._lingered_bytes > LINGER_BYTES_MAX and not self.transport.is_closing():
-            self.transport.close()
-            self._bound_flush()
+            self._close()
 
     def _read_no_further(self) -> None:
         """Read the next requests later; whether the client is still there is looked after."""
@@ -421,8 +414,7 @@ class BoundedProtocol(asyncio.Protocol):
             if self._is_head_due:
                 self.transport.abort()
             else:  # nothing more was asked for a while, or what is left of a body did not come
-                self.transport.close()
-                self._bound_flush()
+                self._close()
         elif self._pipeline and self.flow.read_paused:
             if self._has_left():
                 self.transport.abort()
@@ -430,11 +422,19 @@ class BoundedProtocol(asyncio.Protocol):
                 self._deadline.set(self.look_every_s)
         # Every other answer in play has bounds of its own.
 
+    def _close(self) -> None:
+        """Close, once the client has read what was written, and at the latest when that is over."""
+        self.transport.close()
+        self._bound_flush()
+
     def _bound_flush(self) -> None:
         """A transport closes when the client has read; of little unread it says nothing before."""
         if self._unread_timer is None and self.transport.get_write_buffer_size():
-            abort: Callable[[], None] = self.transport.abort
-            self._unread_timer = self._loop.call_later(self.unread_s_max, abort)
+            self._begin_unread()
+
+    def _begin_unread(self) -> None:
+        abort: Callable[[], None] = self.transport.abort
+        self._unread_timer = self._loop.call_later(self.unread_s_max, abort)
 
     def _end_unread(self) -> None:
         if self._unread_timer is not None:

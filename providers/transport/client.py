@@ -20,11 +20,10 @@ from providers.transport.dial import Dialer
 from providers.transport.exchange import Exchange, InflatedExchange, error_from
 from providers.transport.head import RequestHead, origin_of
 from providers.transport.inflate import is_to_inflate
-from providers.transport.line import Line, Malformed
+from providers.transport.line import Expired, Line, Malformed
 from providers.transport.options import TransportOptions
 from providers.transport.pool import Pool
 from providers.transport.upload import Upload
-from providers.transport.watch import Expired
 
 _TARGETS_MAX = 1000
 _WHOLE_BYTES_MAX = 64 * 1024

@@ -16,10 +16,9 @@ from providers.errors import (
     TotalTimeout,
 )
 from providers.transport.inflate import Inflater
-from providers.transport.line import Line, Malformed
+from providers.transport.line import Expired, Line, Malformed
 from providers.transport.options import ERROR_BODY_MAX_BYTES
 from providers.transport.pool import Pool
-from providers.transport.watch import Expired
 
 _READ_BYTES_MAX = 128 * 1024
 """Most that one read returns: more than this is not worked through at once."""
@@ -82,7 +81,7 @@ class Exchange:
         self._has_finished = False
         self._was_cut = False
         # From here on a deadline concerns the body, of which nobody reads yet.
-        line.watch.expires_at = total_at
+        line.deadline.at_s = total_at
         self.status = line.status
         self.fields: Mapping[bytes, bytes] = line.headers
 
@@ -129,19 +128,17 @@ class Exchange:
         if self._was_cut:
             await asyncio.sleep(0)  # the rest is here already, and others wait for the loop
         if not (line.parts or line.is_complete or line.fault):
-            loop, watch, total_at = self._pool.loop, line.watch, self._total_at
+            loop, deadline, total_at = self._pool.loop, line.deadline, self._total_at
             if self._has_content and not self._has_finished:
                 self._wait_at = loop.time() + self._between_tokens_s
-            watch.expires_at = min(self._wait_at, total_at)
-            if watch.expires_at < watch.fires_at:
-                watch.arm()
+            deadline.move(min(self._wait_at, total_at))
             try:
                 while not (line.parts or line.is_complete or line.fault):
                     waiter = line.waiter = loop.create_future()
                     await waiter
             finally:
                 # A slow consumer is no silence of the upstream; only the total limit runs on.
-                watch.expires_at = total_at
+                deadline.at_s = total_at
         part = line.take(_READ_BYTES_MAX)
         self._was_cut = len(part) == _READ_BYTES_MAX
         if not part and line.fault is not None and not self._has_finished:

@@ -18,10 +18,10 @@ from typing import cast
 
 import httptools
 
+from providers.deadline import Deadline
 from providers.transport.options import TransportOptions
 from providers.transport.tls import ResumingContext
 from providers.transport.upload import Upload
-from providers.transport.watch import Watch
 
 _INTERIM_MAX = 256
 """Two a second, which say that the upstream still thinks, for as long as a first token may take."""
@@ -41,6 +41,10 @@ class Malformed(Exception):
     """What came is not the HTTP that was due."""
 
 
+class Expired(Exception):
+    """What was waited for on a connection took longer than its deadline."""
+
+
 class _Unasked(Exception):
     """Stops the parser at an answer that nobody asked for."""
 
@@ -50,7 +54,7 @@ class Line(asyncio.Protocol):
 
     Attributes:
         transport: Its socket, or TLS over it.
-        watch: The deadline of what goes on on it.
+        deadline: Of what goes on on it.
         is_awaiting: Whether a request went out whose answer's head has not come.
         status: The answer's status.
         headers: The answer's headers as they came, names in lower case, of repeated ones the first.
@@ -73,10 +77,10 @@ class Line(asyncio.Protocol):
 
     __slots__ = (
         "_close", "_field_count", "_fields", "_has_ended", "_held_bytes", "_interim_count",
-        "_is_reading_paused", "_is_until_eof", "_options", "_parser", "_poll", "closes",
+        "_is_reading_paused", "_is_until_eof", "_options", "_parser", "_poll", "closes", "deadline",
         "expires_at", "fault", "has_unasked", "head_bytes", "headers", "idle_at", "is_awaiting",
         "is_complete", "is_idle", "is_writing_paused", "keep_alive_s", "on_body", "on_lost",
-        "parts", "status", "transport", "upload", "waiter", "was_used", "watch",
+        "parts", "status", "transport", "upload", "waiter", "was_used",
     )  # fmt: skip
 
     def __init__(
@@ -102,7 +106,7 @@ class Line(asyncio.Protocol):
         self.transport = transport
         self.keep_alive_s = keep_alive_s
         self.expires_at = expires_at
-        self.watch = Watch(loop, self.fail)
+        self.deadline = Deadline(self._expire, loop=loop)
         self.parts: list[bytes] = []
         self.on_body = self.parts.append  # the parser calls it without a frame of ours
         self.headers: dict[bytes, bytes] = {}
@@ -155,10 +159,7 @@ class Line(asyncio.Protocol):
         self.is_awaiting = True
         self.is_complete = False
         self._field_count = self._interim_count = self.head_bytes = self._held_bytes = 0
-        watch = self.watch
-        watch.expires_at = expires_at
-        if expires_at < watch.fires_at:
-            watch.arm()
+        self.deadline.move(expires_at)
 
     def take(self, max_bytes: int) -> bytes:
         """What has come of the body and was not taken, empty when nothing has.
@@ -218,7 +219,7 @@ class Line(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once; what was not sent yet is not waited for."""
         self.on_lost = self.upload = None
-        self.watch.stop()
+        self.deadline.cancel()
         self.transport.abort()
         self._close()
 
@@ -354,6 +355,9 @@ class Line(asyncio.Protocol):
             self._wake()
         else:
             self.fail(exc or EOFError("The upstream closed the connection."))
+
+    def _expire(self) -> None:
+        self.fail(Expired())
 
     def _wake(self) -> None:
         waiter = self.waiter

@@ -92,7 +92,7 @@ class Pool:
 
     def give_back(self, line: Line) -> None:
         """Put a connection back whose answer was read to its end."""
-        line.watch.expires_at = inf
+        line.deadline.at_s = inf
         now = line.idle_at = self.loop.time()
         if line not in self._lines:
             return

@@ -14,13 +14,13 @@ from uvicorn.server import ServerState
 
 from gateway.http.bounds import LINGER_BYTES_MAX, READ_ON_MAX, Closing
 from gateway.http.cycle import Cycle, HotApplication, Route
-from gateway.http.deadline import Deadline
 from gateway.http.guard import Ending, Guards
 from gateway.http.protocol import BoundedProtocol
 from gateway.ledger.records import AttemptStatus
 from gateway.relay.client_stream import ClientStream
 from gateway.relay.job import RelayLimits
 from providers.contract import Deadlines
+from providers.deadline import Deadline
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import (
     KEY,

@@ -1,4 +1,7 @@
-"""A deadline that moves with every request and costs no timer each time."""
+"""A deadline that moves with every request and costs no timer each time.
+
+Both sides of the gateway have one per connection: its clients' and its upstreams'.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ class Deadline:
     early: making and cancelling one costs about as much as parsing a request's head.
 
     Attributes:
-        at_s: The deadline on the loop's clock, infinite when there is none; a later one is set by
-            assignment alone, an earlier one than `timer_at_s` needs `start`.
+        at_s: The deadline on the loop's clock, infinite when there is none. `move` sets it; where a
+            call is too much, a later one is set by assignment alone, an earlier one than
+            `timer_at_s` needs `start`.
         timer_at_s: When the timer rings, infinite when there is none.
     """
 
@@ -28,7 +32,7 @@ class Deadline:
             ring: Called once for each deadline that was not moved in time.
             loop: Whose timer and clock.
         """
-        self._ring = ring
+        self._ring: Callable[[], None] | None = ring
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self.at_s = inf
@@ -36,8 +40,12 @@ class Deadline:
 
     def set(self, wait_s: float) -> None:
         """Move it to so many seconds from now."""
-        self.at_s = self._loop.time() + wait_s
-        if self.at_s < self.timer_at_s:
+        self.move(self._loop.time() + wait_s)
+
+    def move(self, at_s: float) -> None:
+        """Move it to an instant on the loop's clock, infinite for none."""
+        self.at_s = at_s
+        if at_s < self.timer_at_s:
             self.start()
 
     def start(self) -> None:
@@ -48,7 +56,8 @@ class Deadline:
         self._timer = self._loop.call_at(self.at_s, self._look)
 
     def cancel(self) -> None:
-        """Forget it, for good."""
+        """Forget it, and whom to call, for good: nothing is left that refers to its owner."""
+        self._ring = None
         self.at_s = self.timer_at_s = inf
         if self._timer is not None:
             self._timer.cancel()
@@ -58,6 +67,7 @@ class Deadline:
         self._timer, self.timer_at_s = None, inf
         if self._loop.time() >= self.at_s:
             self.at_s = inf
-            self._ring()
+            if self._ring is not None:
+                self._ring()
         elif self.at_s != inf:
             self.start()
