@@ -22,6 +22,7 @@ from gateway.http.chat import ROUTE, ChatCall, authenticate
 from gateway.http.cycle import CYCLE, Cycle, HotApplication
 from gateway.http.errors import error_headers, openai_body, row_of
 from gateway.http.messages import (
+    JSON_TYPE,
     AsgiApplication,
     Headers,
     Receive,
@@ -182,7 +183,7 @@ class Application(HotApplication):
         status: int,
         body: bytes,
         *,
-        content_type: bytes = b"application/json",
+        content_type: bytes = JSON_TYPE,
         extra: Headers = (),
     ) -> None:
         headers = header_lines([*extra, (b"content-type", content_type)])

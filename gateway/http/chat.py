@@ -31,7 +31,7 @@ from gateway.http.service import Service
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.job import Job
 from gateway.relay.journal import Booking
-from gateway.relay.request_head import RequestHead, header_text
+from gateway.relay.request_head import RequestHead, attempt_lines
 from gateway.routing.ranking import Candidate
 from providers.contract import ChatRequest
 
@@ -209,14 +209,11 @@ class ChatCall:
             client.finish(b"", is_clean=False)
             return
         head.note_dispatch(self._service.clock.monotonic_s())
-        lines = (
-            head.lines(),
-            b"x-fareway-deployment: %b\r\n" % header_text(error.deployment or "none"),
-            b"x-fareway-attempts: %d\r\n" % error.attempts,
-            header_lines(error_headers(error)),
-            JSON_HEADER,
+        lines = head.lines(
+            attempt_lines(error.deployment or "none", error.attempts),
+            header_lines(error_headers(error)) + JSON_HEADER,
         )
-        await client.send_whole(row_of(error).status, b"".join(lines), openai_body(error))
+        await client.send_whole(row_of(error).status, lines, openai_body(error))
 
     def _job(
         self,

@@ -118,16 +118,20 @@ def check_length(size: int, max_bytes: int) -> None:
         )
 
 
+_ID_NAMES = (b"x-fareway-request-id", b"x-request-id")
+_ID_LINES = b"".join([b"%b: %%b\r\n" % name for name in _ID_NAMES])
+
+
 def request_id_headers(request_id: bytes) -> list[tuple[bytes, bytes]]:
     """The headers that every answer has, whatever becomes of the request."""
     text = request_id.hex().encode()
-    return [(b"x-fareway-request-id", text), (b"x-request-id", text)]
+    return [(name, text) for name in _ID_NAMES]
 
 
 def request_id_lines(request_id: bytes) -> bytes:
     """The same as lines, for answers that go out without ASGI."""
-    shown_id = request_id.hex()
-    return f"x-fareway-request-id: {shown_id}\r\nx-request-id: {shown_id}\r\n".encode()
+    text = request_id.hex().encode()
+    return _ID_LINES % (text, text)
 
 
 def header_lines(headers: Headers) -> bytes:

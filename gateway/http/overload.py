@@ -14,6 +14,7 @@ from gateway.errors import Overloaded
 from gateway.http.errors import error_headers, openai_body
 from gateway.http.messages import header_lines
 from gateway.relay.client_stream import JSON_HEADER
+from gateway.relay.request_head import RequestHead, attempt_lines
 
 LATE_S: Final = 0.05
 """Processor time in which the loop got to nothing new. Sixty requests at once take half of it."""
@@ -57,9 +58,9 @@ class Overload:
             retry_after_s=RETRY_S,
         )
         self.body = openai_body(error)
-        self.head = (
-            b"x-fareway-tags: \r\nx-fareway-overhead-ms: 0.00\r\nx-fareway-deployment: none\r\n"
-            b"x-fareway-attempts: 0\r\n" + header_lines(error_headers(error)) + JSON_HEADER
+        # The id alone is each request's own, and goes before these.
+        self.head = RequestHead(id_lines=b"", ready_s=0.0).lines(
+            attempt_lines("none", 0), header_lines(error_headers(error)) + JSON_HEADER
         )
 
     def note(self, computed_s: float) -> None:

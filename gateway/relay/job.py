@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gateway.relay.journal import Booking
-from gateway.relay.request_head import HEAD_LINES, RequestHead, attempt_lines, header_text
+from gateway.relay.request_head import RequestHead, attempt_lines, header_text
 from gateway.routing.ranking import Candidate
 from gateway.telemetry.trail import RequestTrail
 from providers.contract import ChatRequest, Deadlines
@@ -59,14 +59,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         if self.adapted or adapted:
             changes = header_text(", ".join([*self.adapted, *adapted]))
             more = b"x-fareway-adapted: %b\r\n%b" % (changes, more)
-        head = self.head
-        return HEAD_LINES % (
-            head.id_lines,
-            head.tags,
-            (head.overhead_s or 0.0) * 1000,
-            attempt_lines(deployment, attempts),
-            more,
-        )
+        return self.head.lines(attempt_lines(deployment, attempts), more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

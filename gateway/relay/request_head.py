@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-HEAD_LINES: Final = b"%bx-fareway-tags: %b\r\nx-fareway-overhead-ms: %.2f\r\n%b%b"
+_LINES: Final = b"%bx-fareway-tags: %b\r\nx-fareway-overhead-ms: %.2f\r\n%b%b"
 """Lines of the id, tags, overhead in milliseconds, lines of the attempt, further lines."""
 
 
@@ -38,9 +38,15 @@ class RequestHead:
         if self.overhead_s is None:
             self.overhead_s = now_s - self.ready_s
 
-    def lines(self) -> bytes:
-        """The header lines, each with its line end."""
-        return HEAD_LINES % (self.id_lines, self.tags, (self.overhead_s or 0.0) * 1000, b"", b"")
+    def lines(self, attempt: bytes, more: bytes) -> bytes:
+        """All header lines of an answer that are ours, each with its line end.
+
+        Args:
+            attempt: `attempt_lines` of the attempt that it is about.
+            more: Lines that follow.
+        """
+        overhead_ms = (self.overhead_s or 0.0) * 1000
+        return _LINES % (self.id_lines, self.tags, overhead_ms, attempt, more)
 
 
 @lru_cache(maxsize=1024)  # the same few for every request
