@@ -187,24 +187,13 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
         """
         if not seen.content_events and self._refuses_empty(seen):
             raise UpstreamFault("the answer ended without any content", code="empty_answer")
-        ttft_us = self.ttft_us
-        if ttft_us is None:
+        if self.ttft_us is None:
             # Nothing was streamed: the whole answer is the first content that goes out.
-            after_s = self.relay.clock.monotonic_s() - self.job.accepted_s
-            ttft_us = self.ttft_us = round(after_s * 1_000_000)
+            self.ttft_us = self._since_accepted_us()
         if self.client.has_left:  # the upstream was read to its end for its counts
             return self._left(seen, facts, is_usage_final=True)
-        usage = facts.closing_usage or seen.usage
-        return Outcome(  # as `_outcome` does, which most requests never need
-            status=AttemptStatus.OK,
-            usage=usage,
-            is_usage_final=True,
-            output_tokens_estimate=seen.output_tokens_estimate if usage is None else 0,
-            prompt_tokens_estimate=self.job.prompt_tokens_estimate,
-            http_status=200,
-            upstream_request_id=facts.upstream_request_id or "",
-            finish_reason=seen.finish_reason,
-            ttft_us=ttft_us,
+        return self._outcome(
+            seen, facts, AttemptStatus.OK, http_status=200, error_code="", is_usage_final=True
         )
 
     def _refuses_empty(self, seen: Seen) -> bool:
