@@ -175,9 +175,9 @@ def parse(body: bytes) -> ParsedChat:
         InvalidRequest: It is no JSON object, or a member has the wrong type or range.
         UnsupportedParameter: It asks for something of a stream that no upstream is asked for.
     """
+    _check_utf8(body)
     if len(body) <= SET_ASIDE_BYTES_MIN:
         return _parse(body)
-    _check_utf8(body)  # what is set aside is not looked at again
     found = set_aside(body)
     if found is None:
         return _parse(body)
@@ -193,7 +193,7 @@ def parse(body: bytes) -> ParsedChat:
 
 
 def _parse(body: bytes, *, spared_bytes: int = 0) -> ParsedChat:
-    """The same of a body that may be shorter than the client's by what was set aside."""
+    """The same of UTF-8 that may be shorter than the client's by what was set aside."""
     fields, head, messages = _decode(body)
     if len(fields) > MEMBERS_MAX or not fields.keys() <= _KNOWN_FIELDS:
         _check_names(fields)
@@ -254,7 +254,6 @@ def _check_utf8(body: bytes) -> None:
 
 def _decode(body: bytes) -> tuple[_Object, _Head, list[_Object] | None]:
     """The members, what is read of them, and the messages; None for these where there are none."""
-    _check_utf8(body)
     try:
         if len(body) > OTHER_BYTES_MAX:
             _check_outline(msgspec.json.decode(body, type=_Outline), len(body))
