@@ -196,15 +196,10 @@ class KeyDirectory:
             authorization: That header's value.
             now_us: Microseconds since the epoch, for keys that expire.
         """
-        tagging = self._bearer_tags.copy()
-        tagging.update(authorization)
-        tag = tagging.digest()
-        seen = self._seen.get(tag)
-        if seen is not None and (seen[1] is None or now_us < seen[1]):
-            return seen[0]
-        found = self.authenticate([(b"authorization", authorization)], now_us=now_us)
-        self._remember(tag, found)
-        return found
+        tag = _tag(self._bearer_tags, authorization)
+        return self._recognise(tag, now_us) or self._remember(
+            tag, self.authenticate([(b"authorization", authorization)], now_us=now_us)
+        )
 
     def identify(self, token: bytes, *, now_us: int) -> Principal | AuthFailure:
         """Find out whose key a token is.
@@ -213,21 +208,22 @@ class KeyDirectory:
             token: What the client sent as its key.
             now_us: Microseconds since the epoch, for keys that expire.
         """
-        tagging = self._token_tags.copy()
-        tagging.update(token)
-        tag = tagging.digest()
+        tag = _tag(self._token_tags, token)
+        return self._recognise(tag, now_us) or self._remember(tag, self._identify(token, now_us))
+
+    def _recognise(self, tag: bytes, now_us: int) -> Principal | None:
+        """Who was found the last time, unless the key has expired since."""
         seen = self._seen.get(tag)
         if seen is not None and (seen[1] is None or now_us < seen[1]):
             return seen[0]
-        found = self._identify(token, now_us)
-        self._remember(tag, found)
-        return found
+        return None
 
-    def _remember(self, tag: bytes, found: Principal | AuthFailure) -> None:
+    def _remember(self, tag: bytes, found: Principal | AuthFailure) -> Principal | AuthFailure:
         if isinstance(found, Principal) and not found.is_admin:
             if len(self._seen) >= SEEN_MAX:
                 self._seen.clear()
             self._seen[tag] = (found, self._by_id[found.key_id].expires_at_us)
+        return found
 
     def _identify(self, token: bytes, now_us: int) -> Principal | AuthFailure:
         key_id = parse_key_id(token)
@@ -348,6 +344,13 @@ def _checked_token(value: str, said: str) -> bytes:
     if looks_like_key(token) and parse_key_id(token) is None:
         raise ValueError(f"{said} has the form of a Fareway key, but its checksum is wrong")
     return token
+
+
+def _tag(tagging: hashlib.blake2b, shown: bytes) -> bytes:
+    """A tag of what a client showed, under the key that `tagging` was made with."""
+    made = tagging.copy()
+    made.update(shown)
+    return made.digest()
 
 
 def _standing(record: KeyRecord | None, now_us: int) -> Principal | AuthFailure:
