@@ -33,6 +33,8 @@ NAMES_TTL_S = 30.0
 HAPPY_EYEBALLS_DELAY_S = 0.25
 """After so long without an answer the next address is tried beside. Source: RFC 8305, section 5."""
 
+_USELESS = "The connection to the upstream was of no use."
+
 
 @dataclass(slots=True, kw_only=True)
 class _Name:
@@ -103,7 +105,7 @@ class Dialer:
             return await self._directly(origin)
         except (OSError, UnicodeError, RuntimeError) as fault:
             # A name that cannot be written for DNS, and some of uvloop's refusals, are no OSErrors.
-            raise NotSent(f"No connection to the upstream ({type(fault).__name__}).") from fault
+            raise _not_opened(fault) from fault
 
     async def close(self) -> None:
         """Let go of what is kept; connections are their users' to close."""
@@ -154,7 +156,7 @@ class Dialer:
                             sock.shutdown(socket.SHUT_RDWR)
             if opening.is_spoilt or transport.is_closing():
                 transport.abort()
-                raise NotSent("The connection to the upstream was of no use.")
+                raise NotSent(_USELESS)
             return Dialled(transport=transport, close=_nothing)
 
     async def _addresses(self, host: str, port: int) -> list[Address]:
@@ -232,13 +234,16 @@ class Dialer:
             raise NotSent(f"The proxy refused to connect (status {fault.status}).") from fault
         except aiohttp.ClientError as fault:
             self._connector.clear_dns_cache()
-            kind = type(fault).__name__
-            raise NotSent(f"No connection to the upstream ({kind}).") from fault
+            raise _not_opened(fault) from fault
         transport, opener = connection.transport, connection.protocol
         if opener is None or transport is None or transport.is_closing() or opener.should_close:
             connection.close()
-            raise NotSent("The connection to the upstream was of no use.")
+            raise NotSent(_USELESS)
         return Dialled(transport=transport, close=connection.close)
+
+
+def _not_opened(fault: Exception) -> NotSent:
+    return NotSent(f"No connection to the upstream ({type(fault).__name__}).")
 
 
 def _see(lookup: asyncio.Task[list[Address]]) -> None:
