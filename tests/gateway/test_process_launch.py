@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import anyio
 import pytest
@@ -69,6 +70,14 @@ def test_a_head_start_is_taken_once_and_the_rest_is_given_up():
     taken.give_up()
 
 
+def session_niceness(pid: int) -> int | None:
+    """How far a process's session stands back for others; None where there are no such groups."""
+    try:
+        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+    except FileNotFoundError:
+        return None
+
+
 @pytest.mark.anyio
 async def test_a_child_that_was_under_way_is_adopted_and_stands_back():
     child = adopt(launch(CHILD, log_level=20, niceness=3), name="child", methods={})
@@ -77,6 +86,7 @@ async def test_a_child_that_was_under_way_is_adopted_and_stands_back():
         pid = await child.channel.call("hello", result_type=int, timeout_s=20)
         mine = os.getpriority(os.PRIO_PROCESS, 0)
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, mine + 3)
+        assert session_niceness(pid) in (None, 3)
         await child.stop(grace_s=5)
         tasks.cancel_scope.cancel()
     assert child.process.returncode is not None
