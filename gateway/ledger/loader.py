@@ -6,8 +6,9 @@ of the database only lets the backlog grow. A batch that the database refuses is
 record, and what is refused alone goes to quarantine.
 
 Under load a round waits until thousands of records have gathered: what a transaction costs by
-itself, two `fsync`s among it, is then paid once for all of them. An idle gateway's record is loaded
-within `poll_s`, and whoever must see everything calls `flush`, which does not wait.
+itself, two `fsync`s among it, is then paid once for all of them. Spools at rest are looked at ever
+more seldom: the next record is loaded within `poll_s_max`, and whoever must see everything calls
+`flush`, which does not wait.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Loader:
         self._limits = limits or LoaderLimits()
         self._rounds = Rounds(blocking_engine(engine), spool_root, clock=clock, limits=self._limits)
         self._stopping = anyio.Event()
+        self._rest_s = self._limits.poll_s
 
     @property
     def stats(self) -> LoaderStats:
@@ -77,7 +79,14 @@ class Loader:
         self._stopping.set()
 
     def _pause_s(self) -> float:
-        return self._limits.gather_s if self._rounds.is_busy else self._limits.poll_s
+        """How long to wait after a round that has left nothing."""
+        limits, found = self._limits, self._rounds.found_records
+        if found:
+            self._rest_s = limits.poll_s
+            return limits.gather_s if found >= limits.busy_records else limits.poll_s
+        pause_s = self._rest_s
+        self._rest_s = max(min(2 * pause_s, limits.poll_s_max), limits.poll_s)
+        return pause_s
 
     async def flush(self) -> None:
         """Load everything that was written before the call.

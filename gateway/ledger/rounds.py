@@ -44,7 +44,8 @@ class LoaderLimits:
         batch_records: Most records of one transaction; bounds the loader's memory, whatever waits.
         busy_records: From so many records of a round on, the next one waits `gather_s`.
         gather_s: Wait after a busy round, so that the next one has thousands of records.
-        poll_s: Wait after any other round.
+        poll_s: Wait after any other round that found something.
+        poll_s_max: Wait up to which it is doubled by each round that found nothing.
         grace_s: Seconds past its lifetime after which an unsettled intent is lost.
         expiry_s: Least time between two looks for expired intents.
         retry_s: First wait after a failed round; doubled up to `retry_s_max`.
@@ -55,6 +56,7 @@ class LoaderLimits:
     busy_records: int = 64
     gather_s: float = 0.4
     poll_s: float = 0.1
+    poll_s_max: float = 0.4
     grace_s: float = 60.0
     expiry_s: float = 1.0
     retry_s: float = 0.05
@@ -133,8 +135,8 @@ class Rounds:
         self, engine: sa.Engine, spool_root: Path, *, clock: Clock, limits: LoaderLimits
     ) -> None:
         self.stats = LoaderStats()
-        self.is_busy = False
-        """Whether the last round found so much that the next one may wait for more."""
+        self.found_records = 0
+        """How many records the last round took."""
         self._engine = engine
         self._root = spool_root
         self._clock = clock
@@ -212,7 +214,7 @@ class Rounds:
                 count += len(entry.payloads)
                 self._loaded_bytes += entry.end - entry.starts[0]
         self._loaded_records += count
-        self.is_busy = count >= self._limits.busy_records
+        self.found_records = count
 
     def _commit(self, taken: _Round, *, is_expiry_due: bool, is_in_parts: bool = False) -> Applied:
         """The whole of a round's transaction; none at all when nothing changes."""

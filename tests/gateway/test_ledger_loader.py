@@ -377,3 +377,36 @@ async def test_names_are_interned_once_also_when_not_all_are_remembered(url, roo
         assert ids == [1, 2, 3] * 3
         names = await fetch(engine, sa.select(schema.team.c.name))
         assert [row.name for row in names] == ["team-0", "team-1", "team-2"]
+
+
+class CountingLoader(Loader):
+    """Counts its rounds."""
+
+    rounds = 0
+
+    async def load_round(self) -> set[str]:
+        self.rounds += 1
+        return await super().load_round()
+
+
+async def test_a_loader_at_rest_looks_ever_more_seldom_and_wakes_up_again(url, root, time):
+    writer = open_spool(root / "w", clock=time.clock)
+    limits = LoaderLimits(poll_s=0.001, poll_s_max=2.0)
+    async with open_engine(url) as engine, anyio.create_task_group() as tasks:
+        loader = CountingLoader(engine, root, clock=time.clock, limits=limits)
+        tasks.start_soon(loader.run)
+        await anyio.sleep(0.8)
+        # After 1, 2, 4 ms and so on.
+        assert 1 <= loader.rounds <= 12
+        writer.append(intent(1))
+        writer.append(settlement(1))
+        with anyio.fail_after(10):
+            while loader.stats.events < 1:
+                await anyio.sleep(0.005)
+        at_rest, loader.rounds = loader.rounds, 0
+        assert at_rest <= 13
+        with anyio.fail_after(6):  # at rest two rounds would take that long
+            while loader.rounds < 5:
+                await anyio.sleep(0.001)
+        loader.stop()
+    await writer.close()
