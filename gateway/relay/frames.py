@@ -181,10 +181,12 @@ class StreamFrames(msgspec.Struct, kw_only=True):
             self._usage_frame = event.raw
             return
         self._usage_frame = None
+        if self._frame is None:
+            return
+        # It came inside the frame held last, which the events of one batch follow at once.
         is_taken_out = self.wants_usage or not self.keeps_usage
-        if is_taken_out and self._frame is not None:
-            # It came inside the frame held last, which the events of one batch follow at once.
-            self._held[-1] = frame(without_usage(self._frame))
+        raw = self._frame
+        self._held[-1] = frame(without_usage(raw) if is_taken_out else with_cost(raw, None, None))
 
     def last_usage(self, cost_usd: str | None, final: FinalFacts) -> bytes:
         """The usage chunk for the end of the stream; empty when the client is to see none."""

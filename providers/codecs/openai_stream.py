@@ -189,7 +189,7 @@ class ChatStream(msgspec.Struct, kw_only=True):
             if self._take_plain(choices[0], data, events):
                 return
         elif not choices and not self._held:
-            report = report_from(raw_usage, is_alone=True, frame=data)
+            report, data = self._read_usage(raw_usage, data)
             events.append(Preamble(raw=data) if report is None else report)
             return
         self._take_whole(choices, raw_usage, data, events)
@@ -247,7 +247,7 @@ class ChatStream(msgspec.Struct, kw_only=True):
                 edits[position] = edit
         if self.failure is not None:
             return
-        report = report_from(raw_usage, is_alone=True, frame=None)
+        report, data = self._read_usage(raw_usage, data)
         if len(finished) == len(choices) == 1 and self._may_be_cut(*finished[0]):
             if report is None and not (has_calls or has_text):
                 self._note_finished(finished[0][0])
@@ -319,6 +319,22 @@ class ChatStream(msgspec.Struct, kw_only=True):
                 )
             )
         events += found
+
+    def _read_usage(self, raw_usage: msgspec.Raw, data: bytes) -> tuple[UsageReport | None, bytes]:
+        """A frame's counts, and the frame without a `usage` object that holds none.
+
+        Nobody charges by such a one, and what it holds instead (another gateway's cost) would reach
+        the client as if it were said about this answer here.
+        """
+        report = report_from(raw_usage, is_alone=True, frame=data)
+        text = bytes(raw_usage)
+        if report is not None or not text.startswith(b"{") or text == b"{}":
+            return report, data
+        members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        if members.pop("usage", NULL) != raw_usage:
+            return None, data  # it stands in a vendor's own member
+        self._count("void_usage")
+        return None, msgspec.json.encode(members)
 
     def _may_be_cut(self, index: int, reason: str) -> bool:
         """Whether a finished tool call looks torn; servers hide that the limit cut it off."""

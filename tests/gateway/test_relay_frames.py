@@ -140,6 +140,15 @@ def test_a_usage_inside_a_content_chunk(asked, keeps, stays, comes):
         assert b'"usage":{"prompt_tokens":10,"queue_time":0.020,"cost_usd":"0.5"}' in last
 
 
+def test_an_upstreams_own_cost_inside_a_content_chunk_does_not_pass_for_ours():
+    made = frames(keeps=True)
+    counts = {"prompt_tokens": 10, "cost_usd": "99", "cost": 0.5}
+    inside = chunk({"content": "x"}, reason="stop", usage=counts)
+    report = UsageReport(usage=USAGE, is_alone=False, reported=json.dumps(counts).encode())
+    sent = made.take([OpaqueDelta(raw=inside), Finished(reason="stop"), report])
+    assert assemble(sent).usages == [{"prompt_tokens": 10, "cost": 0.5}]
+
+
 def test_a_usage_chunk_that_a_vendor_sends_to_everybody_reaches_who_did_not_ask():
     made = frames(keeps=True)
     made.take([HELLO, STOP, ALONE])

@@ -102,6 +102,43 @@ def test_only_the_first_event_of_a_frame_carries_it() -> None:
     assert (report.raw, report.is_alone) == (None, False)
 
 
+VOID = {"prompt_tokens": None, "cost_usd": "99", "cost": 0.1}
+VOID_USAGES = {
+    "alone": ([], Preamble),
+    "beside text": ([choice({"content": "a"})], OpaqueDelta),
+    "beside a role": ([choice({"role": "assistant"})], Preamble),
+    "beside a call": ([choice({"tool_calls": [{"index": 0, "id": "c"}]})], ToolCallDelta),
+    "beside an end": ([choice({}, "stop")], Finished),
+}
+
+
+@pytest.mark.parametrize(("choices", "kind"), VOID_USAGES.values(), ids=VOID_USAGES.keys())
+def test_a_usage_without_counts_does_not_pass(choices: list[dict], kind: type) -> None:
+    stream = new_stream()
+    [event] = stream.decode([frame(choices, usage=VOID, other={"usage": VOID})])
+    assert isinstance(event, kind)
+    found = json.loads(event.raw or b"")
+    assert "usage" not in found
+    assert found["other"] == {"usage": VOID}
+    assert stream.faults["void_usage"] == 1
+
+
+EMPTY_USAGES = {
+    "null": {"usage": None},
+    "an empty object": {"usage": {}},
+    "no object": {"usage": [{"cost_usd": "99"}]},
+    "a vendor's own member": {"usage": None, "x_groq": {"usage": VOID}},
+}
+
+
+@pytest.mark.parametrize("members", EMPTY_USAGES.values(), ids=EMPTY_USAGES.keys())
+def test_a_frame_whose_usage_says_nothing_passes_as_it_is(members: dict) -> None:
+    stream = new_stream()
+    sent = frame([choice({"content": "a"})], **members)
+    assert stream.decode([sent]) == [OpaqueDelta(raw=sent.data)]
+    assert stream.faults == {}
+
+
 def test_data_in_several_lines_becomes_one() -> None:
     [event] = new_stream().decode([Frame(b'{"choices":[{"delta":\n{"content":"a"}}]}')])
     assert event == OpaqueDelta(raw=b'{"choices":[{"delta": {"content":"a"}}]}')
