@@ -28,7 +28,7 @@ WHOLE = json.dumps(
 HEAD = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(WHOLE)}\r\n\r\n"
 STREAM = Chat(
     text="word " * 51,
-    frame_delay_s=0.01,
+    frame_delay_s=0.006,
     prompt_tokens=100,
     completion_tokens=511,
     runs_on=True,
@@ -36,10 +36,10 @@ STREAM = Chat(
 SCRIPTS = {
     "a stream": (STREAM, True, {"input": 100, "output": 511}),
     "a whole answer, before its head": (
-        Wire(steps=(Step(delay_s=0.4, text=HEAD, data=WHOLE),)), False, {"input": 900, "output": 400},
+        Wire(steps=(Step(delay_s=0.3, text=HEAD, data=WHOLE),)), False, {"input": 900, "output": 400},
     ),
     "a whole answer, within its body": (
-        Wire(steps=(Step(text=HEAD, data=WHOLE[:50]), Step(delay_s=0.4, data=WHOLE[50:]))), False,
+        Wire(steps=(Step(text=HEAD, data=WHOLE[:50]), Step(delay_s=0.3, data=WHOLE[50:]))), False,
         {"input": 900, "output": 400},
     ),
 }  # fmt: skip

@@ -137,12 +137,12 @@ def test_a_database_locked_by_another_process_only_delays(tmp_path):
 
     async def outage() -> None:
         writer = open_spool(root / "w", clock=system_clock())
-        limits = LoaderLimits(poll_s=0.01, retry_s=0.02)
+        limits = LoaderLimits(poll_s=0.01, retry_s=0.02, retry_s_max=0.1)
         async with open_engine(url, busy_s=0.05) as engine, anyio.create_task_group() as tasks:
             loader = Loader(engine, root, clock=system_clock(), limits=limits)
             tasks.start_soon(loader.run)
             n = 0
-            with child("hold", sqlite_path(url), 1.0) as holder:
+            with child("hold", sqlite_path(url), 0.5) as holder:
                 while holder.poll() is None:
                     writer.append(intent(n))
                     writer.append(settlement(n))

@@ -77,11 +77,14 @@ class Seen:
 
 
 @asynccontextmanager
-async def one_call(folder: Path, script: object, *, stream: bool, url: str | None = None):
+async def one_call(
+    folder: Path, script: object, *, stream: bool, url: str | None = None, connect_s: float = 2.0
+):
     """Ask once; the answer and the ledger's row."""
     async with ScriptedUpstream({"m": [script]}) as up:
         base_url = url or up.base_url
         text = config_text({"a": base_url.replace("PORT", str(up.port))}, server=SERVER, more=ONCE)
+        text = text.replace("connect_s: 2,", f"connect_s: {connect_s},")
         async with running_gateway(folder, {"a": base_url}, text=text) as gateway:
             async with asyncio.timeout(8):
                 got = await gateway.post(body(stream=stream))
@@ -313,7 +316,7 @@ async def test_an_upstream_that_does_not_speak_tls_costs_nothing(
     tmp_path: Path, stream: bool
 ) -> None:
     url = "https://127.0.0.1:PORT/v1"
-    async with one_call(tmp_path, Chat(), stream=stream, url=url) as (got, settled):
+    async with one_call(tmp_path, Chat(), stream=stream, url=url, connect_s=0.2) as (got, settled):
         check_client(got, BAD)
         check_row(settled, NOT_SENT)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -75,6 +76,13 @@ def config_text(upstreams: Mapping[str, str], *, more: str = "", server: str = "
     )
 
 
+class ShortPauses(random.Random):
+    """Draws a thousandth of every pause, where the relay draws between a half and all of it."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return b / 1000
+
+
 @dataclass(kw_only=True)
 class Gateway:
     """What a test works with."""
@@ -139,6 +147,10 @@ class Gateway:
             self.service.relay,
             limits=replace(limits, deadlines=replace(limits.deadlines, **moved), **rest),
         )
+
+    def hurry(self) -> None:
+        """Let retries follow after hardly any pause, for tests of what comes after it."""
+        self.service.relay = replace(self.service.relay, rng=ShortPauses())
 
     def attempts(self) -> list[tuple[Intent, Settlement]]:
         """Every attempt in the spool, in order; each settled exactly once, or this fails."""

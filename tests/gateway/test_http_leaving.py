@@ -54,11 +54,11 @@ async def test_a_client_that_leaves_before_its_answer_is_noticed_whatever_it_sen
 
 
 class Impatient(BoundedProtocol):
-    head_s_max = 0.1
+    head_s_max = 0.05
 
 
 async def test_the_start_of_another_request_does_not_end_an_answer(tmp_path):
-    async with thinking(tmp_path, 0.4, http=Impatient) as gateway:
+    async with thinking(tmp_path, 0.15, http=Impatient) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(request() * 2 + request()[:30])
         with anyio.fail_after(5):
@@ -90,7 +90,7 @@ async def test_what_comes_behind_an_answer_does_not_keep_a_connection_for_ever(
     class Short(Impatient):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
-            self.timeout_keep_alive = 0.2
+            self.timeout_keep_alive = 0.1
 
     async with serving(tmp_path, http=Short) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
@@ -103,7 +103,7 @@ async def test_what_comes_behind_an_answer_does_not_keep_a_connection_for_ever(
 
 
 async def test_a_body_in_chunks_of_two_bytes_takes_little_more_memory_than_it_has_bytes(tmp_path):
-    content = json.dumps(body(user="u" * 400_000)).encode()
+    content = json.dumps(body(user="u" * 200_000)).encode()
     pairs = [content[start : start + 2] for start in range(0, len(content), 2)]
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(pair), pair) for pair in pairs) + b"0\r\n\r\n"
     whole = request_bytes(chunks, headers=["transfer-encoding: chunked"])
@@ -154,11 +154,11 @@ def test_a_body_in_tiny_chunks_lets_others_have_their_turn_after_every_read(tmp_
 
 
 class SmallSocket(BoundedProtocol):
-    unread_s_max = 0.2
+    unread_s_max = 0.1
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self.timeout_keep_alive = 0.1
+        self.timeout_keep_alive = 0.05
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
@@ -179,7 +179,7 @@ async def test_the_unread_end_of_an_answer_does_not_hold_a_connection_that_close
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             client.connect(("127.0.0.1", gateway.port))
             client.sendall(sent)
-            await anyio.sleep(1)
+            await anyio.sleep(0.4)
             got = 0
             with suppress(ConnectionError):
                 while part := client.recv(1_000_000):

@@ -88,7 +88,7 @@ async def test_one_deadline_holds_for_all_attempts_and_pauses(tmp_path, stream):
         ScriptedUpstream({"m": [slow]}) as second,
         running_gateway(tmp_path, {"a": first.base_url, "b": second.base_url}) as gateway,
     ):
-        gateway.set_limits(first_token_s=0.4, total_s=0.6)
+        gateway.set_limits(first_token_s=0.25, total_s=0.4)
         started_s = time.monotonic()
         got = await gateway.post(body(stream=stream))
         took_s = time.monotonic() - started_s
@@ -100,10 +100,10 @@ async def test_one_deadline_holds_for_all_attempts_and_pauses(tmp_path, stream):
         assert "127.0.0.1" not in error["message"]
         assert got.headers["x-should-retry"] == "false"
         assert got.headers["x-fareway-attempts"] == "2"
-        assert 0.55 < took_s < 3.0
+        assert 0.35 < took_s < 3.0
         (_, late), (_, cut) = await gateway.settled()
         assert (late.error_code, cut.error_code) == ("FirstTokenTimeout", "TotalTimeout")
-        assert late.duration_us > 390_000 > cut.duration_us
+        assert late.duration_us > 240_000 > cut.duration_us
 
 
 async def test_no_attempt_starts_after_the_deadline(tmp_path):
@@ -119,7 +119,7 @@ async def test_no_attempt_starts_after_the_deadline(tmp_path):
 
 async def test_deployments_of_one_quota_group_wait_together(tmp_path):
     # GW-057.
-    limited = Answer(status=429, headers={"retry-after-ms": "400"}, body={})
+    limited = Answer(status=429, headers={"retry-after-ms": "200"}, body={})
     async with (
         ScriptedUpstream({"m": [limited]}) as first,
         ScriptedUpstream({"m": [Chat(text="from b")]}) as second,
@@ -131,7 +131,7 @@ async def test_deployments_of_one_quota_group_wait_together(tmp_path):
             started_s = time.monotonic()
             got = await gateway.post(body())
             assert got.headers["x-fareway-deployment"] == "b/m"
-            assert time.monotonic() - started_s >= 0.4
+            assert time.monotonic() - started_s >= 0.2
             health = gateway.service.admission.health
             health.note_lack("a/m", asked_s=5.0, is_quota=True)
             assert health.is_paused("b/m")
@@ -234,6 +234,7 @@ async def test_a_fallback_with_a_lower_output_limit_is_left_out_and_hides_nothin
         ScriptedUpstream({"m": [OUTPUT_LIMIT]}) as second,
         running_gateway(tmp_path, {"a": first.base_url, "b": second.base_url}) as gateway,
     ):
+        gateway.hurry()
         gateway.set_limits(attempts_max=2)
         got = await gateway.post(body(max_tokens=64_000))
         assert (got.status_code, error_of(got)["code"]) == (503, "no_healthy_deployment")
@@ -252,7 +253,7 @@ async def test_after_content_the_first_failure_is_told_and_nobody_continues(tmp_
         ScriptedUpstream({"m": [Answer(status=400, body={"error": "no prefill"})]}) as second,
         running_gateway(tmp_path, {"a": first.base_url, "b": second.base_url}) as gateway,
     ):
-        gateway.set_limits(between_tokens_s=0.3)
+        gateway.set_limits(between_tokens_s=0.1)
         found = assemble((await gateway.post(body(stream=True))).content)
         assert [error["code"] for error in found.errors] == ["upstream_timeout"]
         assert second.requests == []
@@ -298,6 +299,7 @@ async def test_attempts_leave_nothing_to_the_collector(tmp_path, status, script,
         ScriptedUpstream({"m": [script]}) as upstream,
         running_gateway(tmp_path, {"a": upstream.base_url}) as gateway,
     ):
+        gateway.hurry()
         gc.freeze()  # what is there already is not looked through
         gc.disable()
         try:

@@ -120,12 +120,12 @@ LEFTOVERS = {
 async def test_what_comes_on_an_idle_socket_is_nobody_s_answer(text: str) -> None:
     # G6: a double answer to one tenant must not be the next tenant's.
     own = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nown"
-    twice = Wire(steps=(Step(text=own), Step(delay_s=0.05, text=text)))
+    twice = Wire(steps=(Step(text=own), Step(delay_s=0.02, text=text)))
     async with ScriptedUpstream({"m": [twice]}) as upstream:
         transport = Transport([upstream.base_url])
         for _ in range(3):
             assert (await fetch(transport, upstream.base_url))[1] == b"own"
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
         await transport.close()
 
 

@@ -358,7 +358,7 @@ async def test_what_is_no_gzip_is_bad_wire() -> None:
 
 
 async def test_a_body_that_swells_is_refused_before_it_has_swollen() -> None:
-    bomb = gzip.compress(b"0" * (256 * MIB))
+    bomb = gzip.compress(b"0" * (64 * MIB))
 
     async def explode(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -420,7 +420,7 @@ async def test_what_came_before_a_failure_is_read_before_it(end: str) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
         for event in (b"one", b"two"):
             writer.write(b"%x\r\n%s\r\n" % (len(event), event))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.005)
         writer.write(nonsense)
         await writer.drain()
         if end == "is reset":
@@ -435,7 +435,7 @@ async def test_what_came_before_a_failure_is_read_before_it(end: str) -> None:
         )
         async with exchange:
             # A slow client: all is over before it comes to read.
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.06)
             assert await exchange.read() == b"onetwo"
             with pytest.raises(kind):
                 await exchange.read()
