@@ -62,9 +62,9 @@ def test_a_load_that_ends_in_time_leaves_no_torn_request(mock: Mock, tmp_path: P
 
 
 def test_a_constant_rate_is_kept(mock: Mock, tmp_path: Path) -> None:
-    report = load(mock, tmp_path, "mock", requests=None, rate=400.0, duration_s=0.5, warmup_s=0.1)
+    report = load(mock, tmp_path, "mock", requests=None, rate=400.0, duration_s=0.3, warmup_s=0.1)
     assert report.unissued == 0
-    assert 190 <= report.ok <= 210
+    assert 114 <= report.ok <= 126
 
 
 def test_what_is_due_and_finds_no_connection_is_told(mock: Mock, tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_what_is_due_and_finds_no_connection_is_told(mock: Mock, tmp_path: Path)
         "mock-slow-100ms",
         requests=None,
         rate=200.0,
-        duration_s=0.5,
+        duration_s=0.3,
         warmup_s=0.0,
         connections=2,
     )
-    assert report.unissued > 50
+    assert report.unissued > 30
 
 
 def test_clients_that_leave_are_counted_on_both_sides(mock: Mock, tmp_path: Path) -> None:
@@ -87,15 +87,15 @@ def test_clients_that_leave_are_counted_on_both_sides(mock: Mock, tmp_path: Path
         tmp_path,
         "mock-stream-8-1ms",
         is_stream=True,
-        requests=300,
+        requests=200,
         hangup_percent=30,
         hangup_events=4,
         seed=7,
     )
     stats = mock.stats()
-    assert report.ok + report.hung_up == 300
-    assert 50 < report.hung_up < 130
-    assert (report.failed, stats.chats) == (0, 300)
+    assert report.ok + report.hung_up == 200
+    assert 30 < report.hung_up < 90
+    assert (report.failed, stats.chats) == (0, 200)
     # One that left after the last chunk was on its way may have had its whole answer.
     assert 0 < stats.left <= report.hung_up
 

@@ -20,6 +20,7 @@ from anyio.abc import TaskGroup
 from gateway.channel import Channel, RemoteError, socket_pair
 from gateway.clock import system_clock
 from gateway.process import snapshot
+from gateway.process import worker as worker_module
 from gateway.process.messages import (
     Drain,
     EngineFault,
@@ -193,12 +194,12 @@ async def test_a_worker_accepts_nothing_before_it_is_told_to_listen_and_nothing_
     async with running(tmp_path) as worker:
         await worker.call("configure", worker.setup)
         with pytest.raises(httpx.ReadTimeout):
-            await worker.post(body(), timeout_s=0.3)
+            await worker.post(body(), timeout_s=0.2)
         await worker.listen()
         assert (await worker.post(body())).status_code == 200
         await worker.call("stop_listening", StopListening(numbers=[0]))
         with pytest.raises(httpx.ReadTimeout):
-            await worker.post(body(), timeout_s=0.3)
+            await worker.post(body(), timeout_s=0.2)
         await worker.listen()
         assert (await worker.post(body())).status_code == 200
 
@@ -230,8 +231,8 @@ async def test_winding_down_closes_what_stays_idle_and_not_sooner(tmp_path):
         await worker.configure()
         async with worker.client() as idle:
             await worker.ask(idle)
-            await worker.call("wind_down", WindDown(idle_s=0.5, deadline_s=20))
-            await anyio.sleep(0.3)
+            await worker.call("wind_down", WindDown(idle_s=0.3, deadline_s=20))
+            await anyio.sleep(0.15)
             assert not worker.ended.is_set()
             with anyio.fail_after(5):
                 await worker.ended.wait()
@@ -257,7 +258,7 @@ async def test_winding_down_ends_a_stream_whole_and_answers_one_more_request_beh
 
 
 async def test_of_pipelined_requests_only_the_last_ends_the_connection(tmp_path):
-    async with running(tmp_path, Chat(text="x", think_s=0.2)) as worker:
+    async with running(tmp_path, Chat(text="x", think_s=0.1)) as worker:
         await worker.configure()
         content = json.dumps(body()).encode()
         request = (
@@ -267,7 +268,7 @@ async def test_of_pipelined_requests_only_the_last_ends_the_connection(tmp_path)
         port = worker.listener.getsockname()[1]
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
             await stream.send(request)
-            await anyio.sleep(0.05)
+            await anyio.sleep(0.03)
             await worker.call("wind_down", WindDown(idle_s=20, deadline_s=20))
             await stream.send(request + request)
             found = b""
@@ -289,9 +290,9 @@ async def test_winding_down_has_an_end_and_a_later_call_can_hurry_it(tmp_path):
             answers.append(await worker.post(body(stream=True)))
 
         worker.tasks.start_soon(ask)
-        await anyio.sleep(0.2)
+        await anyio.sleep(0.1)
         await worker.call("wind_down", WindDown(idle_s=20, deadline_s=60))
-        await anyio.sleep(0.3)
+        await anyio.sleep(0.2)  # it looks ten times a second
         assert not worker.ended.is_set()
         await worker.call("wind_down", WindDown(idle_s=0, deadline_s=0.1))
         with anyio.fail_after(10):
@@ -336,7 +337,8 @@ async def test_draining_refuses_what_is_new_and_finishes_what_runs(tmp_path):
         assert settled.status == "ok"
 
 
-async def test_what_still_runs_at_the_end_of_the_drain_is_settled_not_lost(tmp_path):
+async def test_what_still_runs_at_the_end_of_the_drain_is_settled_not_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker_module, "LINGER_S", 0.05)
     stalled = Chat(text="one two three", stall_after=1, stall_s=60)
     async with running(tmp_path, stalled) as worker:
         await worker.configure()

@@ -104,7 +104,7 @@ async def test_a_name_that_takes_longer_than_a_connection_may_is_known_in_the_en
 
         async def slowly(host: str, port: int):
             asked.append(host)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.1)
             if host == "nowhere.test":
                 raise OSError("no such name")
             return await names.resolve(host, port)
@@ -112,9 +112,9 @@ async def test_a_name_that_takes_longer_than_a_connection_may_is_known_in_the_en
         dialer = Dialer(TransportOptions(resolve=slowly))
         for host in ("nowhere.test", "upstream.test"):
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
+                async with asyncio.timeout(0.03):
                     await open_to(dialer, URL(f"http://{host}:1"))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.12)
         async with asyncio.timeout(0.05):
             assert (await open_to(dialer))[1] == server.port
         assert asked == ["nowhere.test", "upstream.test"]

@@ -241,7 +241,7 @@ async def test_a_kept_connection_never_tires_of_framing() -> None:
 @pytest.mark.parametrize("size_bytes", [128 * 1024 - 1, 128 * 1024, 128 * 1024 + 1, 3 * MIB])
 async def test_a_body_of_any_size_is_read_in_bounds(size_bytes: int) -> None:
     body = bytes(range(256)) * (size_bytes // 256 + 1)
-    async with saying(answer(body[:size_bytes]), pause_s=0.05) as server:
+    async with saying(answer(body[:size_bytes])) as server:
         transport = Transport([server.url])
         for _ in range(2):
             exchange = await send(transport, server.url)
@@ -274,10 +274,10 @@ async def test_a_slow_reader_slows_the_upstream() -> None:
         transport = Transport([server.url])
         exchange = await send(transport, server.url)
         async with exchange:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.2)
             stood_at = written_bytes
             assert stood_at < 32 * MIB  # what the kernel holds, which is a matter of its settings
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
             assert written_bytes == stood_at
             size_bytes = 0
             while part := await exchange.read():
@@ -314,10 +314,10 @@ async def test_a_body_that_breaks_off_in_its_compression_stays_broken() -> None:
 async def test_a_whole_answer_that_lay_there_beyond_its_deadline_is_late() -> None:
     async with saying(answer(b"own")) as server:
         transport = Transport([server.url])
-        limits = Deadlines(connect_s=1, first_token_s=0.1, between_tokens_s=0.1, total_s=0.2)
+        limits = Deadlines(connect_s=1, first_token_s=0.1, between_tokens_s=0.1, total_s=0.1)
         exchange = await send(transport, server.url, limits)
         async with exchange:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.15)
             assert exchange.take_rest() is None
             assert await exchange.read() == b"own"
             with pytest.raises(TotalTimeout):
@@ -326,7 +326,7 @@ async def test_a_whole_answer_that_lay_there_beyond_its_deadline_is_late() -> No
 
 
 async def test_a_read_that_was_given_up_loses_nothing() -> None:
-    async with saying(CHUNKED + b"3\r\none\r\n", b"3\r\ntwo\r\n0\r\n\r\n", pause_s=0.1) as server:
+    async with saying(CHUNKED + b"3\r\none\r\n", b"3\r\ntwo\r\n0\r\n\r\n", pause_s=0.05) as server:
         transport = Transport([server.url])
         exchange = await send(transport, server.url)
         async with exchange:

@@ -25,7 +25,7 @@ from tests.providers.transport_harness import (
 
 pytestmark = pytest.mark.anyio
 
-HURRIED = Deadlines(connect_s=0.2, first_token_s=5, between_tokens_s=5, total_s=10)
+HURRIED = Deadlines(connect_s=0.1, first_token_s=5, between_tokens_s=5, total_s=10)
 
 
 @pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
@@ -196,7 +196,7 @@ async def test_an_end_that_the_loop_has_not_seen_yet_is_found_in_the_kernel() ->
         await loop.sock_recv(peer, 4096)
         await loop.sock_sendall(peer, answer(body))
         assert (await call)[1] == body
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.05)
         # From here to the next request the loop does not run.
         peer.close()
     upstream.close()
