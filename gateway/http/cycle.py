@@ -23,7 +23,7 @@ from gateway.errors import BodyTooSlow
 from gateway.http.messages import ClientGone, check_length
 
 if TYPE_CHECKING:
-    from uvicorn._types import HTTPScope
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
 CYCLE: Final = "fareway.cycle"
 """Key of an ASGI scope under which the application finds the connection's `Cycle`."""
@@ -98,6 +98,7 @@ class Cycle(RequestResponseCycle):
     task: asyncio.Task[None] | None = None
     # What only bodies need that come in several parts.
     wake: asyncio.Event | None = None
+    _is_body_wanted = False  # whether somebody reads it, so that a client that asked was told
     _parts: list[bytes | bytearray] | None = None  # of a body that is being gathered
     _gathered_bytes = 0
     _bytes_max = 0
@@ -131,7 +132,8 @@ class Cycle(RequestResponseCycle):
         """
         connection = self._connection
         url = httptools.parse_url(connection.url)
-        path = url.path.decode("ascii")
+        raw_path = url.path or b"/"  # of `http://host` (RFC 9112, section 3.2.2)
+        path = raw_path.decode("ascii")
         scope: dict[str, object] = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -139,7 +141,7 @@ class Cycle(RequestResponseCycle):
             "method": self.method.decode("ascii"),
             "scheme": "http",
             "path": urllib.parse.unquote(path) if "%" in path else path,
-            "raw_path": url.path,
+            "raw_path": raw_path,
             "query_string": url.query or b"",
             "root_path": "",
             "headers": self.headers,
@@ -211,6 +213,7 @@ class Cycle(RequestResponseCycle):
         if self.more_body and self._wants_100_continue() and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
+        self._is_body_wanted = True
         parts: list[bytes | bytearray] = [self._take_buffered()]
         self._gathered_bytes, self._bytes_max = len(parts[0]), max_bytes
         self._moved_at = asyncio.get_running_loop().time()
@@ -268,6 +271,26 @@ class Cycle(RequestResponseCycle):
             name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers
         )
 
+    def _end_behind_unwanted_body(self) -> None:
+        """Close behind the answer if its client asked whether to send the body and was not told.
+
+        Such a client may leave the body away, or may not: its next request could be read as the
+        body, and the body as a request (RFC 9110, section 10.1.1; RFC 9112, section 9.3).
+        """
+        if not self._is_body_wanted and any(name == b"expect" for name, _ in self.headers):
+            self.keep_alive = False
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """A part of the body, for an ASGI application; tells a client that asked to go on."""
+        self._is_body_wanted = True
+        return await super().receive()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Write what an ASGI application answers."""
+        if self.more_body and not self.response_started:
+            self._end_behind_unwanted_body()
+        await super().send(message)
+
     def send_whole(self, status: int, headers: bytes, body: bytes) -> None:
         """Write a complete answer.
 
@@ -278,6 +301,8 @@ class Cycle(RequestResponseCycle):
         """
         if self.disconnected:
             return
+        if self.more_body:
+            self._end_behind_unwanted_body()
         self.response_started = self.response_complete = True
         length = b"content-length: %d\r\n" % len(body)
         connection = b"" if self.keep_alive else b"connection: close\r\n"
@@ -290,6 +315,8 @@ class Cycle(RequestResponseCycle):
         """Write the head of an answer whose length is not known yet; headers as `send_whole`."""
         if self.disconnected:
             return
+        if self.more_body:
+            self._end_behind_unwanted_body()
         self.response_started = True
         # HTTP/1.0 knows no chunks: the end of the connection is the end of the answer.
         self.chunked_encoding = not self.is_old

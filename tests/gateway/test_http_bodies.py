@@ -143,6 +143,38 @@ async def test_a_client_that_asks_first_is_told_to_go_on(tmp_path):
     assert got.startswith(b"HTTP/1.1 200 "), got
 
 
+ANSWERED_UNREAD = {
+    "a chat without a key": ("POST /v1/chat/completions", 401),
+    "a chat without a key, by ASGI": ("POST /v1/chat/completions?a=b", 401),
+    "a route that reads nothing": ("GET /healthz", 200),
+}
+
+
+@pytest.mark.parametrize(("line", "status"), ANSWERED_UNREAD.values(), ids=ANSWERED_UNREAD.keys())
+@pytest.mark.parametrize("asks_first", [True, False], ids=["asks first", "sends"])
+async def test_nothing_is_taken_for_a_body_that_may_not_come(tmp_path, line, status, asks_first):
+    following = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
+    head = (
+        f"{line} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(following)}\r\n{'expect: 100-continue' if asks_first else 'x: y'}"
+        "\r\n\r\n"
+    )
+    async with serving(tmp_path) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        async with asyncio.timeout(10):
+            writer.write(head.encode())
+            got = await reader.readuntil(b"\r\n\r\n")
+            assert got.startswith(b"HTTP/1.1 %d " % status), got
+            assert (b"connection: close" in got) is asks_first
+            # It is the body to one who says it would come, and a request to one who asked whether.
+            writer.write(following)
+            if not asks_first:
+                writer.write(following.replace(b"host", b"connection: close\r\nhost"))
+            rest = await reader.read()
+        writer.close()
+    assert rest.count(b"HTTP/1.1 200 ") == (not asks_first)
+
+
 @pytest.mark.parametrize("query", ["", "?a=b"])
 async def test_a_client_of_http_1_0_gets_its_answer_and_nothing_before(tmp_path, query):
     async with serving(tmp_path) as gateway:

@@ -174,6 +174,48 @@ async def connected(
 HOT = b"POST /hot HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 
 
+class Page:
+    """An ASGI application that answers at once, or behind the request's body."""
+
+    def __init__(self, *, reads: bool) -> None:
+        self._reads = reads
+
+    async def __call__(self, scope, receive, send) -> None:
+        got = b""
+        more = self._reads
+        while more:
+            message = await receive()
+            got, more = got + message["body"], message["more_body"]
+        length = b"%d" % len(got)
+        start = {"status": 200, "headers": [(b"content-length", length)]}
+        await send({"type": "http.response.start", **start})
+        await send({"type": "http.response.body", "body": got})
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_page_that_does_not_want_its_clients_body_ends_the_connection(reads):
+    config = uvicorn.Config(Page(reads=reads), ws="none", lifespan="off", log_config=None)
+    state, loop = ServerState(), asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: BoundedProtocol(config, state, {}), host="127.0.0.1", port=0
+    )
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    with anyio.fail_after(5):
+        writer.write(
+            b"GET /a HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n"
+        )
+        if reads:
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"abc")
+            assert await read_answer(reader) == (200, b"abc")
+        else:
+            assert b"connection: close" in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+    server.close()
+
+
 async def test_an_answer_that_breaks_off_ends_its_connection(caplog):
     async def breaks(cycle: Cycle) -> None:
         cycle.start(200, b"")

@@ -212,9 +212,18 @@ async def test_what_is_no_http_is_told_so_in_the_shape_of_every_error(tmp_path, 
         assert json.loads(told)["error"]["code"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("target", ["http://x", "http://x?a=b", "http://x:80", "https://x/"])
+async def test_an_absolute_target_without_a_path_is_the_root(tmp_path, target):
+    async with serving(tmp_path) as gateway:
+        root = await gateway.raw(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        asked = f"GET {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        got = await gateway.raw(asked.encode())
+        assert got.startswith(root.partition(b"\r\n")[0])
+        assert got.partition(b"\r\n\r\n")[2] == root.partition(b"\r\n\r\n")[2]
+
+
 BEHIND_ANOTHER = {
     "no HTTP": b"HELO there\r\n\r\n",
-    "a target without a path": b"GET http://x HTTP/1.1\r\nhost: x\r\n\r\n",
     "a target that is none": b"GET http:// HTTP/1.1\r\nhost: x\r\n\r\n",
     "a host to connect to": b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",
 }
