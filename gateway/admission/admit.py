@@ -21,7 +21,7 @@ from gateway.dialects.controls import Controls
 from gateway.dialects.openai_chat import ParsedChat
 from gateway.fleet import Fleet
 from gateway.health import HealthBoard
-from gateway.privacy.errors import UnknownTag
+from gateway.privacy.errors import UnknownTags
 from gateway.privacy.policy import Policy
 from gateway.routing.decision import Decision, decide
 from gateway.routing.needs import RequestNeeds
@@ -145,8 +145,9 @@ class Admission:
         at, epoch = from_microseconds(wall_us), self.health.epoch
         tags = rules.tags | controls.tags
         try:
+            self.policy.close(controls.tags_given)  # unknown ones are told in the client's order
             reach = self.policy.reach(tags, at=at)
-        except UnknownTag as error:
+        except UnknownTags as error:
             raise errors.InvalidRequest(str(error), param="x-fareway-tags") from error
         snapshot = self._snapshot(at)
         found = find(snapshot, model)

@@ -43,6 +43,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tags: Privacy tags to add, unknown ones included: the policy refuses those.
+        tags_given: The same in the client's order, for what is said about them.
         cost_tags: Cost tags, sorted by key.
         strategy: Routing strategy, None for the route's own.
         max_pico_usd: Ceiling of the upper-bound quote, None for none.
@@ -50,6 +51,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tags: frozenset[str] = frozenset()
+    tags_given: tuple[str, ...] = ()
     cost_tags: tuple[tuple[str, str], ...] = ()
     strategy: str | None = None
     max_pico_usd: PicoUsd | None = None
@@ -161,7 +163,7 @@ def _unknown(label: str, spell: Callable[[str], str]) -> InvalidRequest:
 
 
 def _merge(found: Iterable[_Found]) -> Controls:
-    tags: set[str] = set()
+    tags: dict[str, None] = {}  # in their order
     cost_tags: dict[str, str] = {}
     strategy: str | None = None
     ceiling: PicoUsd | None = None
@@ -169,7 +171,7 @@ def _merge(found: Iterable[_Found]) -> Controls:
     for item in found:
         match item.name:
             case "tags":
-                tags |= _parse_tags(item)
+                tags |= dict.fromkeys(_parse_tags(item))
             case "cost_tags":
                 _add_cost_tags(cost_tags, item)
             case "strategy":
@@ -186,6 +188,7 @@ def _merge(found: Iterable[_Found]) -> Controls:
                 )
     return Controls(
         tags=frozenset(tags),
+        tags_given=tuple(tags),
         cost_tags=tuple(sorted(cost_tags.items())),
         strategy=strategy,
         max_pico_usd=ceiling,
@@ -202,8 +205,9 @@ def _agree(earlier: str | None, value: str, item: _Found) -> str:
     return value
 
 
-def _parse_tags(item: _Found) -> set[str]:
-    names = {_parse_name(part.strip(), item) for part in item.text.split(",") if part.strip()}
+def _parse_tags(item: _Found) -> list[str]:
+    given = [_parse_name(part.strip(), item) for part in item.text.split(",") if part.strip()]
+    names = list(dict.fromkeys(given))
     if len(names) > _TAGS_MAX:
         raise InvalidRequest(f"{item.label} holds over {_TAGS_MAX} tags", param=item.label)
     return names

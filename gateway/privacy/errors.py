@@ -2,12 +2,12 @@
 
 PrivacyError
   PolicyError   mend the configuration: every fault of the policy at once   (problems)
-  UnknownTag    mend the request: the policy has no such tag                (tag, near)
+  UnknownTags   mend the request: the policy has no such tags               (tags, near)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class PrivacyError(Exception):
@@ -27,17 +27,23 @@ class PolicyError(PrivacyError):
         self.problems = tuple(problems)
 
 
-class UnknownTag(PrivacyError):
-    """A request carries a tag that the policy does not know: refuse it, never ignore it.
+class UnknownTags(PrivacyError):
+    """A request carries tags that the policy does not know: refuse it, never ignore them.
 
     Attributes:
-        tag: The unknown tag.
-        near: The most similar known tag, None when the policy has no tags.
+        tags: The unknown tags, all of them, in the order of the request.
+        near: The most similar known tag: that of the first one, and of the next ones those that
+            are alike. Empty when the policy has no tags.
     """
 
-    def __init__(self, tag: str, near: str | None) -> None:
-        """Keep the names and say them."""
-        hint = "this policy has no tags" if near is None else f"the nearest is {near!r}"
-        super().__init__(f"unknown privacy tag {tag!r}; {hint}")
-        self.tag = tag
-        self.near = near
+    def __init__(self, tags: Sequence[str], near: Mapping[str, str]) -> None:
+        """Keep the names, at least one, and say them."""
+        names = ", ".join(
+            f"{tag!r} (the nearest is {near[tag]!r})" if tag in near else repr(tag) for tag in tags
+        )
+        if len(tags) == 1 and near:
+            names = f"{tags[0]!r}; the nearest is {near[tags[0]]!r}"
+        hint = "" if near else "; this policy has no tags"
+        super().__init__(f"unknown privacy tag{'s' if len(tags) > 1 else ''} {names}{hint}")
+        self.tags = tuple(tags)
+        self.near = dict(near)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gateway.privacy.errors import PolicyError, UnknownTag
+from gateway.privacy.errors import PolicyError, UnknownTags
 from gateway.privacy.model import PolicySource, TagRule, TrustedDeployment
 
 
@@ -46,6 +46,13 @@ REACHES_MAX = 1024
 REACHED_MAX = 131_072
 """Deployments in all that is remembered of sets of tags, each of which is about all of them: about
 18 MB."""
+
+
+_TAG_CHARS_MAX = 64
+_NEAREST_MAX = 5
+"""Unknown tags whose nearest names are looked for, which takes up to 0.3 ms each with 50 tags, and
+ten times that for the first, whose nearest is told however far it is."""
+_SIMILAR_RATIO = 0.6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +162,7 @@ class Policy:
         """The tags with the policy's floor and everything that they imply.
 
         Raises:
-            UnknownTag: The policy has no such tag.
+            UnknownTags: The policy does not know some of them.
         """
         return frozenset[str]().union(*(tag.tags for tag in self._compiled(tags)))
 
@@ -167,7 +174,7 @@ class Policy:
             at: Aware instant; a claim that has expired by then is absent.
 
         Raises:
-            UnknownTag: The policy has no such tag.
+            UnknownTags: The policy does not know some of them.
         """
         compiled = self._compiled(tags)
         if any(tag.denied_by for tag in compiled):
@@ -182,7 +189,7 @@ class Policy:
         The same as `close`, `allowed` and `reasons` say at that instant.
 
         Raises:
-            UnknownTag: The policy has no such tag.
+            UnknownTags: The policy does not know some of them.
         """
         known = self._reaches.get(tags)
         if known is not None and known.holds_at(at):
@@ -208,7 +215,7 @@ class Policy:
         Empty for an allowed deployment, and also where nothing but a denying tag stands in the way.
 
         Raises:
-            UnknownTag: The policy has no such tag.
+            UnknownTags: The policy does not know some of them.
         """
         need = _need(self._compiled(tags))
         trust = self._trust.get(deployment)
@@ -218,7 +225,7 @@ class Policy:
         """Tags, given or implied, that let the request go nowhere; sorted, usually empty.
 
         Raises:
-            UnknownTag: The policy has no such tag.
+            UnknownTags: The policy does not know some of them.
         """
         return tuple(
             sorted(frozenset[str]().union(*(tag.denied_by for tag in self._compiled(tags))))
@@ -228,7 +235,7 @@ class Policy:
         """Why each deployment that is not allowed is not, as one phrase per deployment.
 
         Raises:
-            UnknownTag: The policy has no such tag.
+            UnknownTags: The policy does not know some of them.
         """
         given = frozenset(tags)
         denied_by = self.denied_by(given)
@@ -248,13 +255,25 @@ class Policy:
 
     def _compiled(self, tags: Iterable[str]) -> list[_CompiledTag]:
         found: list[_CompiledTag] = []
-        for tag in self._floor.union(tags):
+        unknown: list[str] = []
+        for tag in dict.fromkeys((*self._floor, *tags)):
             compiled = self._tags.get(tag)
             if compiled is None:
-                near = difflib.get_close_matches(tag[:64], self._tags, n=1, cutoff=0.0)
-                raise UnknownTag(tag[:64], near[0] if near else None)
-            found.append(compiled)
+                unknown.append(tag[:_TAG_CHARS_MAX])
+            else:
+                found.append(compiled)
+        if unknown:
+            raise UnknownTags(unknown, self._nearest(unknown[:_NEAREST_MAX]))
         return found
+
+    def _nearest(self, tags: Iterable[str]) -> dict[str, str]:
+        near: dict[str, str] = {}
+        ratio = 0.0
+        for tag in tags:
+            if names := difflib.get_close_matches(tag, self._tags, n=1, cutoff=ratio):
+                near[tag] = names[0]
+            ratio = _SIMILAR_RATIO
+        return near
 
 
 def _need(tags: Iterable[_CompiledTag]) -> int:

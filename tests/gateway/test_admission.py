@@ -1,6 +1,7 @@
 """Admission: floors close over tags, scopes intersect, projects are checked, tags never widen."""
 
 import json
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -96,7 +97,7 @@ def chat(model="chat", **members):
 
 def admit(who, parsed=None, *, at=ADMISSION, **controls):
     if "tags" in controls:
-        controls["tags"] = frozenset(controls["tags"])
+        controls |= {"tags": frozenset(controls["tags"]), "tags_given": tuple(controls["tags"])}
     return at.admit(who, parsed or chat(), Controls(**controls), wall_us=WALL_US)
 
 
@@ -155,6 +156,15 @@ def test_an_unknown_tag_is_refused_with_the_nearest():
     with pytest.raises(errors.InvalidRequest, match="'private'") as caught:
         admit(principal(), tags=["privat"])
     assert caught.value.param == "x-fareway-tags"
+
+
+def test_unknown_tags_are_told_in_the_order_of_the_request():
+    given = ["zzz", "privat", "internal", "aaa", "mmm"]
+    with pytest.raises(errors.InvalidRequest) as caught:
+        admit(principal(), tags=given)
+    told = re.sub(r" \(.*?\)", "", str(caught.value))
+    assert told == "unknown privacy tags 'zzz', 'privat', 'aaa', 'mmm'"
+    assert "'privat' (the nearest is 'private')" in str(caught.value)
 
 
 def test_a_key_whose_team_was_taken_out_gets_nothing():

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from gateway.privacy import policy as policy_module
-from gateway.privacy.errors import PolicyError, UnknownTag
+from gateway.privacy.errors import PolicyError, UnknownTags
 from gateway.privacy.model import TagRule, TrustClaim, TrustedDeployment, shipped_implications
 from gateway.privacy.policy import Policy
 
@@ -128,21 +128,41 @@ def test_a_server_without_region_satisfies_no_region() -> None:
 def test_an_unknown_tag_is_refused_with_the_nearest_never_ignored(tag: str) -> None:
     made = policy()
     for ask in (made.close, lambda tags: made.allowed(tags, at=NOW), made.denied_by):
-        with pytest.raises(UnknownTag) as refused:
+        with pytest.raises(UnknownTags) as refused:
             ask(["gdpr", tag])
-        assert refused.value.near in TAGS
+        assert refused.value.tags == (tag[:64],)
+        assert refused.value.near[tag[:64]] in TAGS
         assert len(str(refused.value)) < 200
 
 
 def test_the_nearest_tag_is_the_similar_one() -> None:
-    with pytest.raises(UnknownTag, match="unknown privacy tag 'privat'; the nearest is 'private'"):
+    with pytest.raises(UnknownTags, match="unknown privacy tag 'privat'; the nearest is 'private'"):
         policy().close(["privat"])
 
 
+def test_all_unknown_tags_are_named_in_the_order_given() -> None:
+    with pytest.raises(UnknownTags) as refused:
+        policy().close(["privat", "gdpr", "hippa", "privat", "gpdr"])
+    assert str(refused.value) == (
+        "unknown privacy tags 'privat' (the nearest is 'private'), 'hippa' (the nearest is"
+        " 'hipaa'), 'gpdr' (the nearest is 'gdpr')"
+    )
+
+
+def test_of_many_unknown_tags_all_are_named_and_the_first_have_their_nearest() -> None:
+    many = [f"gdp{number}" for number in range(60)]
+    with pytest.raises(UnknownTags) as refused:
+        policy().close(many)
+    assert refused.value.tags == tuple(many)
+    assert list(refused.value.near) == many[: len(refused.value.near)]
+    assert set(refused.value.near.values()) == {"gdpr"}
+    assert all(repr(tag) in str(refused.value) for tag in many)
+
+
 def test_a_policy_without_tags_refuses_every_tag() -> None:
-    with pytest.raises(UnknownTag, match="this policy has no tags") as refused:
+    with pytest.raises(UnknownTags, match="this policy has no tags") as refused:
         policy(tags={}).close(["private"])
-    assert refused.value.near is None
+    assert refused.value.near == {}
 
 
 def test_an_expired_claim_is_absent_from_its_instant_on() -> None:
