@@ -67,13 +67,13 @@ async def test_a_body_in_many_pieces_is_put_together(tmp_path):
 
 
 async def test_a_body_that_trickles_without_falling_silent_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(chat, "BODY_STALL_S", 0.3)
+    monkeypatch.setattr(chat, "BODY_STALL_S", 0.2)
     content = request()
     third = len(content) // 3
     pieces = [content[:third], content[third : 2 * third], content[2 * third :]]
     async with serving(tmp_path) as gateway:
         head = f"{HEAD}content-length: {len(content)}\r\n\r\n".encode()
-        got = await talk(gateway.port, [head, *pieces], pause_s=0.2)
+        got = await talk(gateway.port, [head, *pieces], pause_s=0.08)
     assert got.startswith(b"HTTP/1.1 200 "), got
 
 

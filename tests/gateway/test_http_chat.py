@@ -386,6 +386,7 @@ async def test_an_exhausted_request_is_not_to_be_repeated(tmp_path, script, stat
         running_gateway(tmp_path, {"a": up.base_url if script else NOWHERE}) as gateway,
     ):
         gateway.set_limits(attempts_max=2, within_s=1.0, first_token_s=0.1)
+        gateway.hurry()
         got = await gateway.post(body())
         assert got.status_code == status
         assert got.headers["x-should-retry"] == "false"

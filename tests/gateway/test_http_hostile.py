@@ -292,7 +292,7 @@ async def test_an_answer_that_nobody_reads_does_not_hold_the_connection(tmp_path
     async with serving(tmp_path, "x" * 20_000_000, http=Impatient) as gateway:
         with socket.create_connection(("127.0.0.1", gateway.port)) as client:
             client.sendall(request_bytes(json.dumps(body()).encode()))
-            await anyio.sleep(1)
+            await anyio.sleep(0.7)
             got = 0
             with suppress(ConnectionError):
                 while part := client.recv(1_000_000):

@@ -167,7 +167,7 @@ async def test_a_client_that_leaves_between_attempts_ends_the_request(tmp_path):
         ScriptedUpstream({"m": [Answer(status=503, headers={"retry-after": "20"})]}) as up,
         running_gateway(tmp_path, {"a": up.base_url}) as gateway,
     ):
-        with anyio.move_on_after(0.5):
+        with anyio.move_on_after(0.25):
             await gateway.post(body())
         settled = await gateway.settled()
         assert len(settled) == len(up.requests) == 1
@@ -207,7 +207,7 @@ async def test_a_client_that_never_reads_is_given_up(tmp_path):
         ScriptedUpstream({"m": [Chat(frames=(frame,) * 600)]}) as up,
         running_gateway(tmp_path, {"a": up.base_url}) as gateway,
     ):
-        gateway.set_limits(total_s=0.3, flush_s=0.2)
+        gateway.set_limits(total_s=0.2, flush_s=0.1)
         async with gateway.stream(body(stream=True)) as got:
             assert got.status_code == 200
             ((_, settled),) = await gateway.settled()

@@ -15,6 +15,8 @@ FILE_LINES_MAX = 500
 def functions_of(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, int]]:
     """Qualified name and length of every function below a node."""
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue  # most of a tree, and no function stands in one
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             assert child.end_lineno is not None
             yield prefix + child.name, child.end_lineno - child.lineno + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -27,6 +28,7 @@ BANNED = {
 }
 
 
+@functools.cache
 def texts() -> list[tuple[str, str]]:
     """Name and text of every tracked text file."""
     paths = (path for path in tracked_files() if path.suffix in TEXT_SUFFIXES)
