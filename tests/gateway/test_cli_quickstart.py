@@ -99,6 +99,7 @@ def test_the_administrators_key_is_shown_before_anything_can_fail(tmp_path, envi
     assert len(failed.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupt_before_the_answer_is_one_sentence(tmp_path, environ):
     with UpstreamProcess({"m": [Chat(text="late", think_s=60.0)]}, folder=tmp_path) as upstream:
         configure(tmp_path, port=free_port(), base_url=upstream.base_url)
