@@ -209,12 +209,7 @@ class SpoolWriter:
         try:
             self._put(frame)
         except SpoolFull:
-            self._refuse_intents()
-            if is_intent:
-                raise
-            os.ftruncate(self._reserve_descriptor, 0)
-            self._reserved_bytes = 0
-            self._put(frame)
+            self._put_somewhere(frame, is_intent=is_intent)
         self._open_attempts += 1 if is_intent else -1
         sync = self._sync
         position = sync.position = sync.position + len(frame)
@@ -319,6 +314,28 @@ class SpoolWriter:
         if done < len(frame):
             self._write(current.descriptor, frame, done=done, size_bytes=current.size_bytes)
         current.size_bytes += len(frame)
+
+    def _put_somewhere(self, frame: bytes, *, is_intent: bool) -> None:
+        """Put a frame that found no room in the next segment, or in the place of the reserve."""
+        try:
+            self._put_here_or_next(frame)
+        except SpoolFull:
+            self._refuse_intents()
+            if is_intent:
+                raise
+            os.ftruncate(self._reserve_descriptor, 0)
+            self._reserved_bytes = 0
+            self._put_here_or_next(frame)
+
+    def _put_here_or_next(self, frame: bytes) -> None:
+        try:
+            self._put(frame)
+        except SpoolFull as full:
+            if not isinstance(full.__cause__, OSError) or full.__cause__.errno != errno.EFBIG:
+                raise
+            # It is this file that may not grow (RLIMIT_FSIZE); the next one takes as much again.
+            self._segment = self._roll_over(self._segment)
+            self._put(frame)
 
     def _roll_over(self, current: segment.OpenSegment) -> segment.OpenSegment:
         """The segment that follows a full one; itself while the next file cannot be had."""

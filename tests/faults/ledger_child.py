@@ -27,6 +27,9 @@ from gateway.ledger.service import LedgerService
 from gateway.ledger.spool import Durability, SpoolLimits, SpoolWriter
 from tests.gateway.ledger_samples import intent, settlement
 
+LIMITED_ATTEMPTS = 100
+"""What a writer with a limit on its files does before it ends."""
+
 
 async def write(directory: str, account_path: str, first: str, limit: str = "0") -> None:
     account = os.open(account_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -58,6 +61,11 @@ async def write(directory: str, account_path: str, first: str, limit: str = "0")
                 return
             os.write(account, b"= %d\n" % n)
             n += 1
+            if int(limit) and n == int(first) + LIMITED_ATTEMPTS:  # the account has a limit, too
+                await writer.close()
+                print("whole", flush=True)
+                tasks.cancel_scope.cancel()
+                return
             if n % 10 == 0:
                 await anyio.sleep(0.001)
 

@@ -23,6 +23,7 @@ from gateway.ledger.reading import read_ledger
 from gateway.ledger.rounds import LoaderLimits
 from gateway.ledger.spool import Health
 from gateway.ledger.verify import verify
+from tests.faults.ledger_child import LIMITED_ATTEMPTS
 from tests.gateway.ledger_samples import (
     PRICE_PICO,
     FakeClock,
@@ -159,12 +160,15 @@ def test_a_database_locked_by_another_process_only_delays(tmp_path):
     anyio.run(outage)
 
 
-def test_a_file_size_limit_cuts_a_write_short_and_leaves_a_readable_spool(tmp_path):
+def test_a_file_size_limit_cuts_a_write_short_and_the_next_segment_takes_it(tmp_path):
     """A real short write: the kernel takes what fits under RLIMIT_FSIZE, then says EFBIG."""
     url, root = make_database(tmp_path), tmp_path / "spool"
     with child("write", root / "w", tmp_path / "account-0", 0, 10_001) as writer:
-        assert writer.stdout.readline() == "full\n"
-    assert check_books(url, root, tmp_path) > 5
+        assert writer.stdout.readline() == "whole\n"
+    sizes = [path.stat().st_size for path in root.glob("w/*.seg")]
+    assert len(sizes) > 3
+    assert max(sizes) <= 10_001
+    assert check_books(url, root, tmp_path) == LIMITED_ATTEMPTS
 
 
 @pytest.fixture

@@ -281,6 +281,58 @@ async def test_no_room_for_another_name_is_full_too(tmp_path):
     await close(writer)
 
 
+class LimitedFiles(QuotaFiles):
+    """Files of a largest size each, as RLIMIT_FSIZE has it."""
+
+    def __init__(self, room: int, *, file_bytes: int) -> None:
+        super().__init__(room)
+        self.file_bytes = file_bytes
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        rest = self.file_bytes - os.fstat(descriptor).st_size
+        if rest <= 0:
+            raise OSError(errno.EFBIG, "File too large")
+        return super().write(descriptor, data[:rest])
+
+
+async def test_what_a_file_may_not_take_goes_into_the_next_segment(tmp_path):
+    files = LimitedFiles(10**6, file_bytes=10**6)
+    writer = open_spool(tmp_path / "w", files=files)
+    writer.append(intent(1))
+    files.file_bytes = (tmp_path / "w" / "00000001.seg").stat().st_size + 10
+    writer.append(settlement(1))
+    assert writer.health is Health.OK
+    writer.append(intent(2))
+    assert segment.segment_numbers(tmp_path / "w") == [1, 2, 3]
+    writer.append(settlement(2))
+    assert records_in(tmp_path / "w") == [intent(1), settlement(1), intent(2), settlement(2)]
+    await close(writer)
+
+
+async def test_a_settlement_that_its_file_may_not_take_has_the_room_of_the_reserve(tmp_path):
+    files = LimitedFiles(10**6, file_bytes=10**6)
+    writer = open_spool(tmp_path / "w", files=files, reserve_bytes=8_192)
+    writer.append(intent(1))
+    files.file_bytes = (tmp_path / "w" / "00000001.seg").stat().st_size + 10
+    files.room = 20
+    with pytest.raises(SpoolFull):
+        writer.append(intent(2))
+    assert writer.health is Health.FULL
+    writer.append(settlement(1))
+    assert records_in(tmp_path / "w") == [intent(1), settlement(1)]
+    await close(writer)
+
+
+async def test_a_record_that_no_file_may_take_is_refused(tmp_path):
+    files = LimitedFiles(10**6, file_bytes=segment.HEADER_BYTES + 50)
+    writer = open_spool(tmp_path / "w", files=files)
+    with pytest.raises(SpoolFull):
+        writer.append(intent(1))
+    assert writer.health is Health.FULL
+    assert records_in(tmp_path / "w") == []
+    await close(writer)
+
+
 async def test_a_directory_that_went_away_fails_for_good(tmp_path):
     writer = open_spool(tmp_path / "w", segment_bytes=600)
     writer.append(intent(1))
