@@ -1,7 +1,7 @@
 """Where the `fareway` script begins: so early that a Ctrl-C during the imports is no traceback.
 
-`serve` gets a head start: its first worker begins to import while this process imports what reads
-its command line and its configuration, and the collector of garbage sleeps until it serves.
+`serve` gets a head start: its first worker is a copy of this process from before it imports what
+reads its command line and its configuration, and the collector of garbage sleeps until it serves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from gateway.process.launch import HeadStart, head_start
+from gateway.process.launch import HeadStart
 
 INTERRUPTED = 128 + signal.SIGINT
 _HELP = frozenset({"-h", "--help"})
@@ -26,8 +26,10 @@ def main() -> None:
     started = HeadStart()
     try:
         if will_serve(sys.argv[1:]):
-            started = head_start()
             gc.disable()  # `serve` lets it work again
+            from gateway.process.fork import head_start  # no other command needs it
+
+            started = head_start()
         from gateway.cli.main import main as run  # most of the time until a command runs
 
         run(head_start=started)

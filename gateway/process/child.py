@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import anyio
 
 from gateway.channel import Channel, Method
-from gateway.process.launch import Launched, launch
+from gateway.process.launch import Launched, RunningProcess, launch
 
 KILL_AFTER_S = 5.0
 
@@ -21,16 +20,16 @@ class Process:
     """A child process whose end can be awaited; the kernel tells it, nobody polls.
 
     Args:
-        popen: The process; reaped here.
+        child: The process; reaped here.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+    def __init__(self, child: RunningProcess) -> None:
         """Watch from here on; needs a running loop."""
-        self._popen = popen
+        self._child = child
         self._ended = asyncio.Event()
         self._watched: int | None = None
         try:
-            self._watched = os.pidfd_open(popen.pid)
+            self._watched = os.pidfd_open(child.pid)
         except ProcessLookupError:  # reaped already: it ended before anybody watched
             self._end()
         else:
@@ -39,34 +38,34 @@ class Process:
     @property
     def pid(self) -> int:
         """Its id."""
-        return self._popen.pid
+        return self._child.pid
 
     @property
     def returncode(self) -> int | None:
         """Exit status, minus the signal's number when one ended it, None while it runs."""
-        return self._popen.returncode
+        return self._child.returncode
 
     async def wait(self) -> int:
         """Wait for its end; the exit status."""
         await self._ended.wait()
-        status = self._popen.returncode
+        status = self._child.returncode
         assert status is not None, "an ended process was reaped"
         return status
 
     def terminate(self) -> None:
         """SIGTERM, if it still runs."""
-        self._popen.terminate()
+        self._child.terminate()
 
     def kill(self) -> None:
         """SIGKILL, if it still runs."""
-        self._popen.kill()
+        self._child.kill()
 
     def _end(self) -> None:
         if self._watched is not None:
             asyncio.get_running_loop().remove_reader(self._watched)
             os.close(self._watched)
             self._watched = None
-        self._popen.wait()  # at once: the descriptor is readable when there is a status
+        self._child.wait()  # at once: the descriptor is readable when there is a status
         self._ended.set()
 
 

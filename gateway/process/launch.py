@@ -1,7 +1,7 @@
-"""Start a child process as early as possible: nothing is imported here that takes time.
+"""Start a child process; what is started early is kept until somebody needs it.
 
 `fareway serve` starts its first worker before it has read a line of its own configuration, so that
-on two cores their imports run beside each other.
+on two cores their imports run beside each other; `fork` tells how.
 """
 
 from __future__ import annotations
@@ -12,12 +12,39 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from typing import Protocol
 
 WORKER_MODULE = "gateway.process.worker"
 LEDGER_MODULE = "gateway.process.ledger_process"
 BOOT_MODULE = "gateway.boot"
 INFO_LEVEL = 20
 """`logging.INFO`; that module takes a hundredth of a second to import."""
+
+
+class RunningProcess(Protocol):
+    """What is asked of a child process; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status, minus the signal's number when one ended it, None until it was reaped."""
+        ...
+
+    def wait(self) -> int:
+        """Wait for its end and reap it; the exit status."""
+        ...
+
+    def terminate(self) -> None:
+        """SIGTERM, if it still runs."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +56,7 @@ class Launched:
         control: Our end of its channel.
     """
 
-    process: subprocess.Popen[bytes]
+    process: RunningProcess
     control: socket.socket
 
     def give_up(self) -> None:
@@ -57,15 +84,6 @@ class HeadStart:
         """End those that nobody took."""
         while self.launched:
             self.launched.popitem()[1].give_up()
-
-
-def head_start() -> HeadStart:
-    """Start a worker.
-
-    Raises:
-        OSError: The machine refuses.
-    """
-    return HeadStart(launched={WORKER_MODULE: launch(WORKER_MODULE, log_level=INFO_LEVEL)})
 
 
 def launch(module: str, *, log_level: int, niceness: int = 0) -> Launched:

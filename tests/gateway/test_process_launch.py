@@ -40,13 +40,13 @@ def test_a_command_line_that_comes_to_nothing_leaves_no_process(tmp_path):
     (tmp_path / "fareway.yaml").write_text("nonsense: 1")
     script = (
         "import sys; sys.argv = ['fareway', 'serve'];"
-        "from gateway.cli import entry; from gateway.process import launch\n"
-        "real = launch.head_start\n"
+        "from gateway.cli import entry; from gateway.process import fork\n"
+        "real = fork.head_start\n"
         "def told():\n"
         "    started = real()\n"
         "    print(*(one.process.pid for one in started.launched.values()))\n"
         "    return started\n"
-        "entry.head_start = told\n"
+        "fork.head_start = told\n"
         "entry.main()"
     )
     done = subprocess.run(
