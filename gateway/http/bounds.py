@@ -13,6 +13,10 @@ from gateway.http.messages import request_id_lines
 HEAD_BYTES_MAX: Final = 64 * 1024
 """Longest request line with headers."""
 
+HEADERS_MAX: Final = 256
+"""Most headers of a request, each of which is looked at; clients send about ten, and what is in
+front of us may add some. Envoy takes 100 unless told otherwise."""
+
 HEAD_S_MAX: Final = 30.0
 """Longest time from a connection, or from a request's first byte, to the end of its headers."""
 
@@ -29,10 +33,6 @@ still sends takes away the answer that it has not read yet."""
 UNREAD_S_MAX: Final = 1000.0
 """Longest time that a client may leave an answer unread. Above the relay's patience with a stream
 at the default deadlines; closing alone would wait for the client to read, and keep the socket."""
-
-PARTS_MAX: Final = 1000
-"""Parts of bodies in one read behind which others get their turn. A part of two bytes costs as much
-as one of two thousand, and uvloop would go on reading from this connection 32 times."""
 
 LINGER_BYTES_MAX: Final = 256 * 1024
 """Most bytes that are read and dropped from a client that still sends behind its last answer."""
@@ -70,6 +70,11 @@ class Closing:
 def head_too_large() -> HeadersTooLarge:
     """The error of a head beyond the bound."""
     return HeadersTooLarge(f"request line and headers are over {HEAD_BYTES_MAX // 1024} KiB")
+
+
+def too_many_headers() -> HeadersTooLarge:
+    """The error of a head with more headers than the bound."""
+    return HeadersTooLarge(f"the request has over {HEADERS_MAX} headers")
 
 
 def refusal(error: GatewayError, request_id: bytes) -> bytes:

@@ -29,9 +29,9 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.http.bounds import (
     HEAD_BYTES_MAX,
     HEAD_S_MAX,
+    HEADERS_MAX,
     LINGER_BYTES_MAX,
     LOOK_EVERY_S,
-    PARTS_MAX,
     PIPELINED_MAX,
     READ_ON_MAX,
     REST_S_MAX,
@@ -40,9 +40,11 @@ from gateway.http.bounds import (
     Refused,
     head_too_large,
     refusal,
+    too_many_headers,
 )
 from gateway.http.cycle import Cycle, HotApplication, Route
 from gateway.http.messages import header_lines
+from gateway.http.pieces import EVENTS_FEW, EVENTS_MAX, PIECE_BYTES, HeldFlow, divides, pieces_of
 from gateway.http.turns import Turns
 from providers.deadline import Deadline
 
@@ -65,9 +67,9 @@ class BoundedProtocol(asyncio.Protocol):
 
     __slots__ = (
         "_bare_bytes", "_closing", "_deadline", "_has_moved", "_head_bytes", "_hot", "_in_head",
-        "_is_head_due", "_is_upgrade", "_lingered_bytes", "_loop", "_parts_read", "_pipeline",
-        "_read_bytes", "_served", "_state", "_turns", "_unread_timer", "cycle",
-        "default_headers", "default_lines", "flow", "headers", "parser",
+        "_is_divided", "_is_head_due", "_is_upgrade", "_lingered_bytes", "_loop", "_parts_read",
+        "_pieces", "_pipeline", "_read_bytes", "_served", "_state", "_turns", "_unread_timer",
+        "cycle", "default_headers", "default_lines", "flow", "headers", "parser",
         "timeout_keep_alive", "transport", "url",
     )  # fmt: skip
 
@@ -110,7 +112,9 @@ class BoundedProtocol(asyncio.Protocol):
         self._bare_bytes = 0  # since the last byte of a body, or since a head began
         self._read_bytes = 0  # of the newest read
         self._head_bytes = 0  # of all reads that may hold parts of this head: it is no longer
-        self._parts_read = 0  # of bodies, by the newest read
+        self._parts_read = 0  # of bodies, and headers of pipelined requests, by the newest read
+        self._pieces: list[bytes] = []  # what is left of a divided read, the next one last
+        self._is_divided = False  # whether one of them is being read
         self._lingered_bytes: int | None = None  # dropped behind the last request; None before
         self._is_head_due = True  # whether it is a head that the deadline is for
         self._deadline = Deadline(self._note_late, loop=self._loop)  # none while it waits for us
@@ -124,7 +128,7 @@ class BoundedProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Expect a first request soon."""
         self.transport = cast("asyncio.Transport", transport)
-        self.flow = FlowControl(self.transport)
+        self.flow: FlowControl = HeldFlow(self.transport)
         cast("set[BoundedProtocol]", self._state.connections).add(self)
         self._deadline.set(self.head_s_max)
 
@@ -138,6 +142,7 @@ class BoundedProtocol(asyncio.Protocol):
         self.flow.resume_writing()
         self._turns.end()
         self._pipeline.clear()
+        self._pieces.clear()
         del self.parser  # it holds this protocol's methods
 
     def shutdown(self) -> None:
@@ -178,6 +183,9 @@ class BoundedProtocol(asyncio.Protocol):
         if self._lingered_bytes is not None:
             self._drop(len(data))
             return
+        if len(data) > PIECE_BYTES and divides(data):
+            self._divide(data)
+            return
         self._has_moved = False
         self._parts_read = 0
         self._read_bytes = size = len(data)
@@ -196,9 +204,6 @@ class BoundedProtocol(asyncio.Protocol):
             if self._bare_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
                 self._refuse(head_too_large())
                 return
-        if self._parts_read > PARTS_MAX and not self.flow.read_paused:
-            self.flow.pause_reading()
-            self._loop.call_soon(self.flow.resume_reading)
         if self.url and self._in_head and not self._is_head_due:  # the rest is still to come
             self._is_head_due = True
             self._deadline.set(self.head_s_max)
@@ -218,6 +223,8 @@ class BoundedProtocol(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole: begin to answer, or put the request behind others."""
+        if len(self.headers) > HEADERS_MAX:
+            raise Refused(too_many_headers())
         if self._head_bytes > HEAD_BYTES_MAX and self._head_size() > HEAD_BYTES_MAX:
             raise Refused(head_too_large())
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
@@ -246,6 +253,7 @@ class BoundedProtocol(asyncio.Protocol):
             self._turns.start(cycle)
         else:
             self._pipeline.appendleft(cycle)
+            self._parts_read += len(cycle.headers)
             if len(self._pipeline) >= READ_ON_MAX:
                 self._read_no_further()
         if self._closing.idle_s is not None:
@@ -310,6 +318,29 @@ class BoundedProtocol(asyncio.Protocol):
         else:
             wait_s = self.head_s_max if self._is_head_due else self.timeout_keep_alive
         self._deadline.set(wait_s)
+
+    def _divide(self, data: bytes) -> None:
+        self._pieces.extend(reversed(list(pieces_of(data))))
+        if not self._is_divided:  # else it is what a piece turned out to mean
+            self._read_pieces()
+
+    def _read_pieces(self) -> None:
+        """Read on in what is held, until it held so much that others get their turn."""
+        pieces, transport, flow = self._pieces, self.transport, cast("HeldFlow", self.flow)
+        events = 0
+        self._is_divided = True
+        while pieces and events <= EVENTS_MAX:
+            if transport.is_closing():
+                pieces.clear()
+                break
+            self.data_received(pieces.pop())
+            events += self._parts_read + len(self.headers)
+        self._is_divided = False
+        if pieces or events > EVENTS_FEW:
+            flow.hold()
+            self._loop.call_soon(self._read_pieces)
+        elif not transport.is_closing():
+            flow.let_go()
 
     def _tell_last(self) -> None:
         """Close after the newest request; closing before it would lose it."""

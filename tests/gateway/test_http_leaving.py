@@ -11,7 +11,6 @@ from contextlib import suppress
 import anyio
 import anyio.to_thread
 import pytest
-import uvloop
 
 from gateway.http.protocol import READ_ON_MAX, BoundedProtocol
 from gateway.ledger.records import AttemptStatus
@@ -120,37 +119,6 @@ async def test_a_body_in_chunks_of_two_bytes_takes_little_more_memory_than_it_ha
         tracemalloc.stop()
         writer.close()
     assert peak_bytes < 10 * len(content)
-
-
-def test_a_body_in_tiny_chunks_lets_others_have_their_turn_after_every_read(tmp_path):
-    turns = 0
-    read_in_turns: list[int] = []
-
-    class Counting(BoundedProtocol):
-        def data_received(self, data: bytes) -> None:
-            read_in_turns.append(turns)
-            super().data_received(data)
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    async def send() -> None:
-        head = request_bytes(b"", headers=["transfer-encoding: chunked"])
-        async with serving(tmp_path, http=Counting) as gateway, anyio.create_task_group() as tasks:
-            tasks.start_soon(count_turns)
-            await anyio.to_thread.run_sync(send_from_a_thread, gateway.port, head)
-            tasks.cancel_scope.cancel()
-
-    def send_from_a_thread(port: int, head: bytes) -> None:
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall(head + b"2\r\nuu\r\n" * 400_000 + b"0\r\n\r\n")
-            assert client.recv(100).startswith(b"HTTP/1.1 400 ")
-
-    uvloop.run(send())
-    assert len(read_in_turns) == len(set(read_in_turns))
 
 
 class SmallSocket(BoundedProtocol):
