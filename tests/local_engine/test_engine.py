@@ -375,12 +375,14 @@ JOBS = st.lists(
     min_size=1,
     max_size=12,
 )
+LARGEST_JOB_BLOCKS = -(-(50 + 12) // 4)
+"""What 50 tokens of prompt and 12 of output take in blocks of four, the fake model's."""
 
 
 @settings(max_examples=25, deadline=None)
 @given(
     JOBS,
-    st.integers(16, 40),
+    st.integers(LARGEST_JOB_BLOCKS + 1, 40),  # one block is never given to anybody
     st.integers(1, 6),
     st.integers(0, 30),
     st.lists(
