@@ -123,7 +123,7 @@ class Application(HotApplication):
 
     def _chat(self, cycle: Cycle) -> Awaitable[None]:
         service = self.service
-        if service.overload.share and service.overload.refuses():
+        if service.overload.is_on and service.overload.refuses():
             return self._shed(cycle)
         return ChatCall(service=service, headers=cycle.headers, cycle=cycle).run()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -62,7 +61,7 @@ class Service:
     session_key: bytes = field(repr=False)
     spool_fault: Callable[[], str]
     started_s: int
-    overload: Overload = field(default_factory=lambda: Overload(random.Random()))
+    overload: Overload = field(default_factory=Overload)
     trails: Trails | None = None
     is_draining: bool = False
     in_flight: int = 0

@@ -14,6 +14,7 @@ import uvicorn
 from gateway.http.bounds import Closing
 from gateway.http.messages import AsgiApplication
 from gateway.http.protocol import BoundedProtocol
+from gateway.process.door import Door
 from gateway.process.listeners import BACKLOG
 
 KEEP_ALIVE_S = 75
@@ -37,9 +38,7 @@ class HttpServer:
     new_id: Callable[[], bytes]
     _closing: Closing = field(default_factory=Closing)
     _uvicorn: _Server = field(init=False)
-    _listening: dict[int, asyncio.AbstractServer] = field(
-        default_factory=dict[int, asyncio.AbstractServer]
-    )
+    _listening: dict[int, Door] = field(default_factory=dict[int, Door])
 
     def __post_init__(self) -> None:
         """Configure uvicorn; nothing is bound."""
@@ -90,18 +89,15 @@ class HttpServer:
         """Let `run` return."""
         self._uvicorn.stop()
 
-    async def listen(self, number: int, listener: socket.socket) -> None:
+    def listen(self, number: int, listener: socket.socket) -> None:
         """Accept connections from a socket.
 
         Args:
             number: What the socket is called.
             listener: A listening socket, owned from here on.
         """
-        loop = asyncio.get_running_loop()
         self._stop_one(number)
-        self._listening[number] = await loop.create_server(
-            self._uvicorn.make_protocol, sock=listener, backlog=BACKLOG
-        )
+        self._listening[number] = Door(listener, self._uvicorn.make_protocol)
 
     def stop_listening(self, numbers: list[int] | None = None) -> None:
         """Accept no more from these sockets, or from any; what was accepted stays."""

@@ -50,7 +50,7 @@ from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig
 from gateway.telemetry.logs import set_up_logging
-from gateway.telemetry.loop_watchdog import LoopWatchdog
+from gateway.telemetry.loop_watchdog import Look, LoopWatchdog
 from gateway.telemetry.snapshot import Snapshot
 from gateway.telemetry.sync_timing import TimedFiles
 from local_engine.api import EngineError
@@ -150,7 +150,7 @@ class Worker:
             raise RemoteError("invalid_params", "each number comes with its socket")
         server = self._configured_parts().server
         for number, sock in zip(request.numbers, sockets, strict=True):
-            await server.listen(number, sock)
+            server.listen(number, sock)
 
     async def _stop_listening(self, request: StopListening, _fds: Sequence[int]) -> None:
         self._configured_parts().server.stop_listening(request.numbers)
@@ -321,15 +321,16 @@ def _build_parts(
         watchdog=LoopWatchdog(
             partial(_note_look, service),
             is_busy=lambda: service.in_flight > 0,
+            is_close=lambda: service.overload.is_on,
             monotonic_s=clock.monotonic_s,
             thread_s=time.thread_time,
         ),
     )
 
 
-def _note_look(service: Service, late_s: float, computed_s: float) -> None:
-    service.metrics.note_stall(late_s, computed_s)
-    service.overload.note(computed_s)
+def _note_look(service: Service, look: Look) -> None:
+    service.metrics.note_stall(look.late_s, look.late_computed_s)
+    service.overload.note(look.turn_s, look.turn_computed_s)
 
 
 def _make_pages(service: Service) -> AsgiApplication:

@@ -9,7 +9,12 @@ import anyio
 import pytest
 
 from gateway.telemetry.families import STALL_BUCKETS_S
-from gateway.telemetry.loop_watchdog import IDLE_INTERVAL_S, INTERVAL_S, LoopWatchdog
+from gateway.telemetry.loop_watchdog import (
+    IDLE_INTERVAL_S,
+    INTERVAL_S,
+    TURN_INTERVAL_S,
+    LoopWatchdog,
+)
 from gateway.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.anyio
@@ -32,10 +37,10 @@ class HandLoop:
 
 
 CASES = {
-    "a timer in time": (INTERVAL_S, 0.001, (0.0, 0.0)),
-    "a timer that fires early": (INTERVAL_S - 0.001, 0.0, (0.0, 0.0)),
-    "a loop held by our computing": (INTERVAL_S + 0.03, 0.045, (0.03, 0.03)),
-    "a loop held while we waited": (INTERVAL_S + 0.03, 0.001, (0.03, 0.001)),
+    "a timer in time": (INTERVAL_S, 0.001, (0.0, 0.0, INTERVAL_S, 0.001)),
+    "a timer that fires early": (INTERVAL_S - 0.001, 0.0, (0.0, 0.0, INTERVAL_S, 0.0)),
+    "a loop held by our computing": (INTERVAL_S + 0.03, 0.045, (0.03, 0.03, 0.05, 0.045)),
+    "a loop held while we waited": (INTERVAL_S + 0.03, 0.001, (0.03, 0.001, 0.05, 0.001)),
 }
 
 
@@ -43,8 +48,11 @@ CASES = {
 async def test_lateness_and_the_computing_in_it(passed_s, computed_s, told):
     now, loop, found = [50.0, 2.0], HandLoop(), []
     watchdog = LoopWatchdog(
-        lambda late_s, cpu_s: found.append((late_s, cpu_s)),
+        lambda look: found.append(
+            (look.late_s, look.late_computed_s, look.turn_s, look.turn_computed_s)
+        ),
         is_busy=lambda: True,
+        is_close=lambda: False,
         monotonic_s=lambda: now[0],
         thread_s=lambda: now[1],
     )
@@ -60,8 +68,9 @@ async def test_lateness_and_the_computing_in_it(passed_s, computed_s, told):
 async def test_an_idle_process_is_looked_at_less_often():
     now, loop, found, busy = [50.0], HandLoop(), [], [False]
     watchdog = LoopWatchdog(
-        lambda late_s, _: found.append(late_s),
+        lambda look: found.append((look.late_s, look.turn_s)),
         is_busy=lambda: busy[0],
+        is_close=lambda: False,
         monotonic_s=lambda: now[0],
         thread_s=lambda: 0.0,
     )
@@ -71,15 +80,55 @@ async def test_an_idle_process_is_looked_at_less_often():
     now[0] += IDLE_INTERVAL_S + 0.01
     loop.fire()
     assert loop.delay_s == INTERVAL_S
-    assert found == [pytest.approx(0.01)]
+    assert found == [pytest.approx((0.01, INTERVAL_S + 0.01))]  # no turn is as long as an idle wait
+    watchdog.stop()
+
+
+async def test_each_turn_is_looked_at_where_that_is_wished():
+    now, loop, found, close = [50.0], HandLoop(), [], [False]
+    watchdog = LoopWatchdog(
+        lambda look: found.append(look.turn_s),
+        is_busy=lambda: True,
+        is_close=lambda: close[0],
+        monotonic_s=lambda: now[0],
+        thread_s=lambda: 0.0,
+    )
+    watchdog.start(loop)
+    close[0] = True
+    for passed_s in (INTERVAL_S, 0.012, 0.004):
+        now[0] += passed_s
+        loop.fire()
+        assert loop.delay_s == TURN_INTERVAL_S
+    assert found == pytest.approx([INTERVAL_S, 0.012, 0.004])
+    watchdog.stop()
+
+
+async def test_a_look_that_fails_is_not_the_last():
+    loop = HandLoop()
+
+    def fail(_look):
+        raise RuntimeError("as a fault of ours would")
+
+    watchdog = LoopWatchdog(
+        fail,
+        is_busy=lambda: True,
+        is_close=lambda: False,
+        monotonic_s=lambda: 0.0,
+        thread_s=lambda: 0.0,
+    )
+    watchdog.start(loop)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            loop.fire()
     watchdog.stop()
 
 
 async def test_a_held_loop_is_seen_and_a_stopped_watchdog_looks_no_more():
     metrics = Metrics()
     watchdog = LoopWatchdog(
-        metrics.note_stall,
+        lambda look: metrics.note_stall(look.late_s, look.late_computed_s),
         is_busy=lambda: True,
+        is_close=lambda: False,
         monotonic_s=time.monotonic,
         thread_s=time.thread_time,
     )
