@@ -12,6 +12,7 @@ STREAM_FAST = "mock-stream-64-0ms"
 STREAM_PACED = "mock-stream-32-20ms"
 STREAM_SOAK = "mock-stream-8-1ms"
 PLAIN = "mock"
+STREAM_WARMUP_S = 1.0
 MODELS: tuple[str, ...] = (PLAIN, STREAM_FAST, STREAM_PACED, STREAM_SOAK)
 """Every model name that a case asks for; the mock reads its orders from the name."""
 
@@ -33,6 +34,7 @@ class Case:
         is_stream: Whether answers are streamed.
         rate_share: A constant rate in shares of the target's own maximum; None for a closed loop.
         stagger_s: Time over which the first requests are spread.
+        warmup_s: Time before the measured one.
         is_quick: Whether `--quick` keeps it.
         is_for_limits: Whether the upstream alone and a plain proxy take it too.
     """
@@ -45,6 +47,7 @@ class Case:
     is_stream: bool = False
     rate_share: float | None = None
     stagger_s: float = 0.0
+    warmup_s: float = 0.5
     is_quick: bool = True
     is_for_limits: bool = True
 
@@ -137,6 +140,9 @@ CASES: tuple[Case, ...] = (
         connections=1024,
         messages=_short,
         rate_share=2.0,
+        # An overload is one that lasts. What gathers until a gateway can tell it from a burst is
+        # neither what it refuses nor what it serves from then on.
+        warmup_s=1.5,
         is_for_limits=False,
     ),
     Case(
@@ -146,6 +152,7 @@ CASES: tuple[Case, ...] = (
         messages=_short,
         model=STREAM_FAST,
         is_stream=True,
+        warmup_s=STREAM_WARMUP_S,
     ),
     Case(
         name="stream_paced_64",
@@ -155,6 +162,7 @@ CASES: tuple[Case, ...] = (
         model=STREAM_PACED,
         is_stream=True,
         stagger_s=0.66,
+        warmup_s=STREAM_WARMUP_S,
     ),
     Case(
         name="chat_4kb",

@@ -18,7 +18,6 @@ from bench.gateway.targets import Subject
 
 SETTLED_SHARE = 0.05
 SETTLE_STEP_S = 0.3
-STREAM_WARMUP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ def plan_for(
         headers=subject.launch.headers,
         connections=case.connections,
         duration_s=seconds,
-        warmup_s=STREAM_WARMUP_S if case.is_stream else 0.5,
+        warmup_s=case.warmup_s,
         is_stream=case.is_stream,
         rate=rate,
         stagger_s=case.stagger_s,
