@@ -62,6 +62,9 @@ class Health(StrEnum):
     OK = "ok"
     FULL = "full"
     """Intents are refused until there is room again."""
+    GONE = "gone"
+    """Its folder or its open file was moved away or deleted; intents are refused until it is back,
+    and what is under way is settled where its intent is."""
     FAILED = "failed"
     """Nothing is taken any more; the worker must be replaced."""
 
@@ -76,12 +79,14 @@ class SpoolLimits:
         group_s: Wait between the first unsynced record and its sync; with the sync itself, which
             takes milliseconds, a record is on disk within 20 ms.
         retry_full_s: Least time between two tries to get the reserve back.
+        look_s: How often the folder is looked for, which may have been moved or deleted.
     """
 
     segment_bytes: int = segment.SEGMENT_BYTES
     reserve_bytes: int = 4 * 1024 * 1024
     group_s: float = 0.010
     retry_full_s: float = 1.0
+    look_s: float = 2.0
 
 
 class SpoolWriter:
@@ -163,6 +168,10 @@ class SpoolWriter:
         """Why `health` is not `ok`, as a sentence; empty when it is."""
         if self._health is Health.FULL:
             return f"no room for the spool in {self.directory}"
+        if self._health is Health.GONE:
+            return (
+                f"the spool in {self.directory} was moved away or deleted; put it back, or restart"
+            )
         return self._failure
 
     def fault(self) -> str:
@@ -171,6 +180,7 @@ class SpoolWriter:
         A full disk is tried again here too: a worker that is not ready gets no requests, and it is
         requests that would find the room.
         """
+        self._look_for_folder()
         if self._health is Health.FULL:
             with contextlib.suppress(SpoolError):
                 self._admit_intent()
@@ -240,7 +250,10 @@ class SpoolWriter:
     async def run(self) -> None:
         """Sync in groups until closed or failed; to be run in a task group of the worker."""
         self._sync.start()
-        await self._ended.wait()
+        while not self._ended.is_set():
+            self._look_for_folder()
+            with anyio.move_on_after(self._limits.look_s):
+                await self._ended.wait()
 
     async def close(self) -> None:
         """Sync what is left and let go of the directory; harmless when repeated.
@@ -279,6 +292,8 @@ class SpoolWriter:
         if self._health is Health.FAILED:
             raise SpoolError(self._failure)
         if isinstance(record, Intent):
+            if self._health is Health.GONE:
+                raise SpoolError(self.health_reason)
             self._admit_intent()
 
     def _admit_intent(self) -> None:
@@ -340,7 +355,8 @@ class SpoolWriter:
     def _roll_over(self, current: segment.OpenSegment) -> segment.OpenSegment:
         """The segment that follows a full one; itself while the next file cannot be had."""
         is_making = self._sync.job is not None and self._sync.job.next_path is not None
-        if is_making or current.size_bytes == segment.HEADER_BYTES:
+        is_gone = self._health is Health.GONE
+        if is_making or is_gone or current.size_bytes == segment.HEADER_BYTES:
             return current
         try:
             digest = current.digest.follow(current.descriptor, current.size_bytes)
@@ -452,6 +468,20 @@ class SpoolWriter:
             self._is_sound = False
             self._full_tried_at_s = self._clock.monotonic_s()
             _log.error("%s: new attempts are refused", self.health_reason)
+
+    def _look_for_folder(self) -> None:
+        """Refuse intents while the folder is not where the loader looks for it."""
+        if self._is_closed or self._health is Health.FAILED:
+            return
+        is_there = spool_directory.is_in_place(
+            self.directory, folder=self._directory_descriptor, file=self._segment.descriptor
+        )
+        if is_there and self._health is Health.GONE:
+            self._health, self._is_sound = Health.OK, True
+            _log.info("the spool in %s is back", self.directory)
+        elif not is_there and self._health is not Health.GONE:
+            self._health, self._is_sound = Health.GONE, False
+            _log.critical("%s: new attempts are refused", self.health_reason)
 
     def _fail(self, error: OSError) -> None:
         self._health = Health.FAILED

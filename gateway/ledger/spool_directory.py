@@ -97,6 +97,21 @@ def _try_lock(directory: Path) -> DirectoryLock | None:
     return None
 
 
+def is_in_place(directory: Path, *, folder: int, file: int) -> bool:
+    """Whether a directory is where it was opened, and a file in it still has a name.
+
+    Args:
+        directory: Where it was.
+        folder: Its descriptor.
+        file: The descriptor of one of its files.
+    """
+    try:
+        is_same = os.path.samestat(directory.stat(), os.fstat(folder))
+    except OSError:
+        return False  # nothing there, or no way to it
+    return is_same and os.fstat(file).st_nlink > 0
+
+
 def recover(directory: Path) -> Recovered:
     """Cut the torn tail off the last segment; the caller holds the lock.
 

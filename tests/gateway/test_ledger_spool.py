@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 
 import anyio
 import pytest
@@ -340,6 +341,59 @@ async def test_a_directory_that_went_away_fails_for_good(tmp_path):
     with pytest.raises(SpoolError, match="No such file"):
         writer.append(intent(2))
     assert writer.health is Health.FAILED
+    await close(writer)
+
+
+def move_folder(folder) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def replace_folder(folder) -> None:
+    move_folder(folder)
+    folder.mkdir()
+
+
+def delete_segment(folder) -> None:
+    (folder / "00000001.seg").unlink()
+
+
+LOSSES = {
+    "the folder was moved": move_folder,
+    "the folder was deleted": shutil.rmtree,
+    "another folder is in its place": replace_folder,
+    "the file was deleted": delete_segment,
+}
+
+
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES.keys())
+async def test_a_folder_that_is_not_there_any_more_is_noticed_without_a_request(tmp_path, lose):
+    writer = open_spool(tmp_path / "w", look_s=0.01, segment_bytes=600)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run)
+        writer.append(intent(1))
+        lose(tmp_path / "w")
+        with anyio.fail_after(5):
+            while writer.health is Health.OK:
+                await anyio.sleep(0.005)
+        assert "moved away or deleted" in writer.fault()
+        with pytest.raises(SpoolError, match="moved away or deleted"):
+            writer.append(intent(2))
+        writer.append(settlement(1))  # where its intent is
+        await close(writer)
+    if lose is move_folder:
+        assert records_in(tmp_path / "elsewhere") == [intent(1), settlement(1)]
+
+
+async def test_a_folder_that_comes_back_is_used_again(tmp_path):
+    writer = open_spool(tmp_path / "w")
+    writer.append(intent(1))
+    move_folder(tmp_path / "w")
+    assert writer.fault()
+    assert writer.health is Health.GONE
+    (tmp_path / "elsewhere").rename(tmp_path / "w")
+    assert writer.fault() == ""
+    writer.append(intent(2))
+    assert records_in(tmp_path / "w") == [intent(1), intent(2)]
     await close(writer)
 
 
