@@ -311,8 +311,16 @@ class Cycle(RequestResponseCycle):
         self.transport.write(b"".join((*head, shown)))
         self._connection.on_response_complete()
 
-    def start(self, status: int, headers: bytes) -> None:
-        """Write the head of an answer whose length is not known yet; headers as `send_whole`."""
+    def start(self, status: int, headers: bytes, first: bytes = b"") -> None:
+        """Write the head of an answer whose length is not known yet, and a first part of its body.
+
+        Both in one write, which is a system call and may wake the client.
+
+        Args:
+            status: The status.
+            headers: As `send_whole`.
+            first: Empty when there is none yet.
+        """
         if self.disconnected:
             return
         if self.more_body:
@@ -322,8 +330,9 @@ class Cycle(RequestResponseCycle):
         self.chunked_encoding = not self.is_old
         framing = b"" if self.is_old else b"transfer-encoding: chunked\r\n"
         connection = b"" if self.keep_alive else b"connection: close\r\n"
-        parts = (STATUS_LINE[status], self._default_lines, headers, framing, connection, b"\r\n")
-        self.transport.write(b"".join(parts))
+        body = b"%x\r\n%b\r\n" % (len(first), first) if first and not self.is_old else first
+        head = (STATUS_LINE[status], self._default_lines, headers, framing, connection, b"\r\n")
+        self.transport.write(b"".join((*head, body)))
 
     def write(self, data: bytes) -> None:
         """Write a part of the body."""

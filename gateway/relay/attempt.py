@@ -122,13 +122,13 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
                         if seen.take(batch):
                             break
                 else:
+                    head = self._head_lines(facts)  # while the upstream thinks
                     async for batch in batches:
                         data = seen.take(batch)
-                        if data:
-                            if not client.has_content:
-                                await self._begin(facts)
-                            if client.put(data):
-                                await client.drain()
+                        if data and not client.has_content:
+                            await self._begin(head, data)
+                        elif data and client.put(data):
+                            await client.drain()
             outcome = self._ended(seen, facts)
         except ProviderError as error:
             outcome = self._failed(error, seen, facts)
@@ -158,13 +158,14 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             keeps_usage=provider.sends_usage_unasked,
         )
 
-    async def _begin(self, facts: AttemptFacts) -> None:
-        """The first content: headers go out, and there is no way back."""
+    async def _begin(self, head: bytes, first: bytes) -> None:
+        """The first content goes out, and there is no way back."""
         client = self.client
-        if not client.is_started:
-            await client.start(self._head_lines(facts))
+        is_full = await client.start(head, first)
         client.has_content = True
         self.ttft_us = self._since_accepted_us()
+        if is_full:
+            await client.drain()
 
     def _head_lines(self, facts: AttemptFacts) -> bytes:
         return self.job.head_lines(self.candidate.deployment, len(self.failures) + 1, facts.adapted)
@@ -310,13 +311,15 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
     async def _finish(
         self, frames: StreamFrames, facts: AttemptFacts, settlement: Settlement | None
     ) -> None:
-        cost = settlement.cost_pico_usd if settlement else None
-        cost_usd = None if cost is None else format_usd(cost)
         if not self.client.is_started:
             await self.client.start(self._head_lines(facts))
-        final = FinalFacts(
-            deployment=self.candidate.deployment,
-            attempts=len(self.failures) + 1,
-            request_id=self.job.booking.request_id.hex(),
-        )
-        self.client.finish(frames.release() + frames.last_usage(cost_usd, final), is_clean=True)
+        last = frames.release()
+        if frames.shows_usage:
+            cost = settlement.cost_pico_usd if settlement else None
+            final = FinalFacts(
+                deployment=self.candidate.deployment,
+                attempts=len(self.failures) + 1,
+                request_id=self.job.booking.request_id.hex(),
+            )
+            last += frames.last_usage(None if cost is None else format_usd(cost), final)
+        self.client.finish(last, is_clean=True)

@@ -28,8 +28,8 @@ class Wire(Protocol):
         """Write a complete answer."""
         ...
 
-    def start(self, status: int, headers: bytes) -> None:
-        """Write the head of an answer whose length is not known."""
+    def start(self, status: int, headers: bytes, first: bytes = b"") -> None:
+        """Write the head of an answer whose length is not known, and what there is of its body."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -107,12 +107,22 @@ class ClientStream:
         self.is_finished = True
         self._wire.send_whole(status, headers, body)
 
-    async def start(self, headers: bytes) -> None:
-        """Send the headers of an event stream, unless a heartbeat did meanwhile."""
-        if self._wire.is_blocked:
+    async def start(self, headers: bytes, first: bytes = b"") -> bool:
+        """Send the headers of an event stream and its first events, in one write.
+
+        Args:
+            headers: Left out where a heartbeat has sent some.
+            first: Whole events.
+
+        Returns:
+            Whether `drain` must be awaited before more is sent.
+        """
+        if not self.is_started and self._wire.is_blocked:  # by answers before this one
             await self._wire.drain()
-        if not self.is_started:
-            self._start(headers)
+        if self.is_started:
+            return self.put(first)
+        self._start(headers, first)
+        return self._wire.is_blocked
 
     async def write(self, data: bytes) -> None:
         """Send whole events; returns when the client's socket has room again."""
@@ -145,7 +155,8 @@ class ClientStream:
         if self._wire.is_blocked:
             return
         if not self.is_started:
-            self._start(headers())
+            self._start(headers(), HEARTBEAT)
+            return
         self._wire.write(HEARTBEAT)
         self.last_sent_s = self._monotonic_s()
 
@@ -154,7 +165,7 @@ class ClientStream:
         self.is_finished = True
         self._wire.finish(last + DONE if is_clean else last)
 
-    def _start(self, headers: bytes) -> None:
+    def _start(self, headers: bytes, first: bytes) -> None:
         self.is_started = True
-        self._wire.start(200, EVENT_STREAM_HEADERS + headers)
+        self._wire.start(200, EVENT_STREAM_HEADERS + headers, first)
         self.last_sent_s = self._monotonic_s()

@@ -94,6 +94,11 @@ class StreamFrames(msgspec.Struct, kw_only=True):
         """Generated tokens that passed, for want of counts: one per event."""
         return self.content_events
 
+    @property
+    def shows_usage(self) -> bool:
+        """Whether the client is to see a usage chunk at the end, if any counts came."""
+        return self.wants_usage or (self.keeps_usage and self._usage_frame is not None)
+
     def take(self, batch: Batch) -> bytes:
         """Turn a batch into what may be sent now; empty while there has been no content.
 
@@ -190,8 +195,7 @@ class StreamFrames(msgspec.Struct, kw_only=True):
 
     def last_usage(self, cost_usd: str | None, final: FinalFacts) -> bytes:
         """The usage chunk for the end of the stream; empty when the client is to see none."""
-        is_shown = self.wants_usage or (self.keeps_usage and self._usage_frame is not None)
-        if not is_shown or self.usage is None:
+        if not self.shows_usage or self.usage is None:
             return b""
         if self._usage_frame is not None:
             return frame(with_cost(self._usage_frame, cost_usd, final))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import anyio
 import pytest
 
 from pricing.usage import Usage
@@ -50,6 +51,23 @@ async def test_a_heartbeat_is_no_first_token_and_stands_between_events(tmp_path)
         ((_, settled),) = await gateway.settled()
         assert settled.ttft_us is not None
         assert settled.ttft_us >= 200_000
+
+
+@pytest.mark.parametrize("text", ["one", "one two"], ids=["the first event", "the second event"])
+async def test_an_event_goes_out_while_the_upstream_has_no_other(tmp_path, text):
+    script = Chat(text="one two three", stall_after=len(text.split()))
+    async with (
+        ScriptedUpstream({"m": [script]}) as up,
+        running_gateway(tmp_path, {"a": up.base_url}) as gateway,
+        gateway.stream(body(stream=True)) as got,
+    ):
+        with anyio.fail_after(5):
+            seen = b""
+            async for part in got.aiter_bytes():
+                seen += part
+                if assemble(seen).texts.get(0) == text:
+                    break
+        assert got.headers["x-fareway-attempts"] == "1"
 
 
 async def test_a_fallback_is_possible_after_headers_went_out(tmp_path):
