@@ -71,6 +71,9 @@ _PLAIN_ENDS = frozenset({"stop", "length"})
 _GLUED_MAX = 64
 """Most objects that are taken apart; intermediaries glue a few, and each one costs the loop."""
 
+_GLUED_FEW, _GLUED_BYTES = 4, 32
+"""More than a few are taken apart only where they are as long as events are on the average."""
+
 _BETWEEN = re.compile(r"\s*(?:data:\s*)?")
 
 
@@ -451,7 +454,7 @@ def _split_glued(data: bytes) -> list[bytes]:
     parts: list[bytes] = []
     start = len(text) - len(text.lstrip())
     while start < len(text):
-        if len(parts) == _GLUED_MAX:
+        if len(parts) == _GLUED_MAX or len(parts) >= max(_GLUED_FEW, len(data) // _GLUED_BYTES):
             return []
         if text.startswith("[DONE]", start):
             end = start + len(_DONE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 
@@ -185,7 +186,9 @@ class StreamCall(_Call):
                 raise self._failure
             if not self._is_events:
                 return await self._whole()
-            chunk = await exchange.read()
+            if reads.rest:
+                await asyncio.sleep(0)  # others wait for the loop
+            chunk = reads.rest or await exchange.read()
             if not self._has_begun and self._turns_out_whole(chunk):
                 continue
             events = reads.feed(chunk) if chunk else reads.end()

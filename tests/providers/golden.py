@@ -7,7 +7,7 @@ gives them, and in `means` what a reader of the bytes finds in them, written by 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ def play(reads: Iterable[bytes], stream: ChatStream) -> tuple[list[Event], str]:
     events: list[Event] = []
     try:
         for read in reads:
-            events += fed.feed(read)
+            for found in turns(fed, read):
+                events += found
             if stream.failure is not None:
                 raise stream.failure
             if stream.is_done:
@@ -54,6 +55,13 @@ def play(reads: Iterable[bytes], stream: ChatStream) -> tuple[list[Event], str]:
     except ProviderError as error:
         return one_by_one(events), type(error).__name__
     return one_by_one(events), "ok"
+
+
+def turns(fed: ChatReads, read: bytes) -> Iterator[list[Event]]:
+    """What each turn of the loop makes of a read, as the provider feeds it."""
+    yield fed.feed(read)
+    while fed.rest and not fed.stream.is_over:
+        yield fed.feed(fed.rest)
 
 
 def one_by_one(events: Iterable[Event]) -> list[Event]:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from providers.codecs.openai_reads import ChatReads
+from providers.codecs.openai_reads import CROWDED_PIECE_BYTES, LINES_MAX, PIECE_BYTES, ChatReads
 from providers.contract import Event, OpaqueDelta, OpaqueRun
 from providers.sse import SseDecoder
-from tests.providers.golden import new_stream, one_by_one
+from tests.providers.golden import new_stream, one_by_one, turns
 
 HEAD = b'{"id":"c1","object":"chat.completion.chunk","created":1,"model":"m1","choices":[{"index":0,"delta":{'
 TAIL = b'},"finish_reason":null}]}'
@@ -39,7 +39,7 @@ def slow(wire: bytes) -> tuple[list[Event], object]:
 def fast(reads: list[bytes]) -> tuple[list[Event], object]:
     """The way of the provider."""
     fed = ChatReads(stream=new_stream())
-    events = [event for read in reads for event in fed.feed(read)] + fed.end()
+    events = [event for read in reads for piece in turns(fed, read) for event in piece] + fed.end()
     return one_by_one(events), state(fed.stream)
 
 
@@ -265,3 +265,86 @@ def test_nothing_behind_the_end_of_a_stream_is_taken() -> None:
     assert fed.stream.is_done
     assert fed.feed(wire_of(b"c")) == []
     assert fed.feed(wire_of(b"c", b"d")) == []
+
+
+READ_BYTES = 128 * 1024
+CALL = b'{"choices":[{"delta":{"tool_calls":[{}]}}]}'
+CROWDED = {
+    "comments": b":\n",
+    "blank lines": b"\n",
+    "blank lines of one kind": b"\r",
+    "fields that nobody knows": b"x\n",
+    "events without data": b"data:\n\n",
+    "events without content": event(b'{"choices":[]}'),
+    "tool calls": event(CALL),
+    "glued objects": b"data:" + CALL * 3 + b"\n\n",
+    "plain frames and others in turn": event(data_of(b"a")) + event(b'{"choices":[]}'),
+}
+
+
+@pytest.mark.parametrize("piece", CROWDED.values(), ids=CROWDED.keys())
+def test_a_turn_takes_a_bounded_part_of_a_crowded_read(piece):
+    read = piece * (READ_BYTES // len(piece))
+    fed = ChatReads(stream=new_stream())
+    fed.feed(event(data_of(b"hi")))
+    left, parts, events = read, [], 0
+    while left:
+        found = fed.feed(left)
+        parts.append(left.removesuffix(fed.rest))
+        left = fed.rest
+        events += len(found)
+        assert len(found) <= PIECE_BYTES // len(CALL)
+    assert b"".join(parts) == read
+    for part in parts:
+        lines = part.count(b"\n") + part.count(b"\r")
+        assert len(part) <= CROWDED_PIECE_BYTES or (lines <= LINES_MAX and len(part) <= PIECE_BYTES)
+    assert fed.stream.failure is None
+    assert events or not piece.startswith(b"data: ")
+
+
+def test_a_read_that_is_one_run_is_taken_at_once_however_long():
+    fed = ChatReads(stream=new_stream())
+    fed.feed(wire_of(b"first", b"second"))
+    read = wire_of(*[b"t"] * (READ_BYTES // len(wire_of(b"t"))))
+    assert [len(found) for found in turns(fed, read)] == [1]
+
+
+def test_a_run_of_short_frames_is_taken_in_long_pieces_although_its_end_is_torn():
+    fed = ChatReads(stream=new_stream())
+    fed.feed(wire_of(b"first", b"second"))
+    frame = wire_of(b"t")
+    read = frame * (READ_BYTES // len(frame)) + frame[:40]
+    pieces = list(turns(fed, read))
+    assert len(pieces) == -(-len(read) // (PIECE_BYTES // len(frame) * len(frame)))
+    assert sum(run.count for [run] in pieces if isinstance(run, OpaqueRun)) == len(read) // len(
+        frame
+    )
+
+
+@given(
+    st.lists(
+        st.sampled_from([*CROWDED.values(), event(data_of(b"word")), event(data_of(b"x" * 5000))]),
+        max_size=30,
+    ),
+    st.integers(1, 200),
+    st.lists(st.integers(0, READ_BYTES), max_size=3),
+)
+def test_pieces_mean_what_the_whole_means(kinds, repeats, cuts):
+    wire = b"".join(kind * repeats for kind in kinds)[:READ_BYTES]
+    assert fast(cut(wire, cuts)) == slow(wire)
+
+
+GLUED = {
+    "a few tiny objects": (b'{"choices":[]}' * 4, None),
+    "many of an event's length": (CALL * 60, None),
+    "many tiny ones, each of which costs as much": (b"{}" * 60, "BadWire"),
+}
+
+
+@pytest.mark.parametrize(("data", "failure"), GLUED.values(), ids=GLUED.keys())
+def test_glued_objects_are_taken_apart_where_they_may_be_events(data, failure):
+    fed = ChatReads(stream=new_stream())
+    fed.feed(event(data_of(b"hi")))
+    found = fed.feed(event(data))
+    assert type(fed.stream.failure).__name__ == (failure or "NoneType")
+    assert bool(found) is (failure is None)

@@ -15,7 +15,7 @@ from providers.codecs.openai_reads import ChatReads
 from providers.codecs.upstream_errors import error_from_body
 from providers.contract import ChatRequest, Finished, UsageReport
 from tests.gateway.stream_reading import assemble
-from tests.providers.golden import CONTEXT, new_stream, one_by_one
+from tests.providers.golden import CONTEXT, new_stream, one_by_one, turns
 
 WORDS = {
     "OpenAI's own": ("stop", False, "stop"),
@@ -107,7 +107,8 @@ def test_a_stream_assembles_to_the_whole_answer(script: tuple) -> None:
         on_error=lambda body: error_from_body(body, context=CONTEXT),
     )
     stream = new_stream(choices=len(said), token_limit=limit)
-    events = one_by_one(ChatReads(stream=stream).feed(streamed(script)) + stream.close())
+    found_in_turns = turns(ChatReads(stream=stream), streamed(script))
+    events = one_by_one([each for found in found_in_turns for each in found] + stream.close())
     assert stream.failure is None
     sent = b"".join(b"data: " + event.raw + b"\n\n" for event in events if event.raw is not None)
     found = assemble(sent)

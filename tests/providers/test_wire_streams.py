@@ -18,7 +18,15 @@ from providers.codecs.openai_reads import ChatReads
 from providers.contract import Event
 from providers.errors import ProviderError
 from tests.gateway.stream_reading import Assembled, assemble
-from tests.providers.golden import NAMES, choices_of, expected, new_stream, one_by_one, wire_of
+from tests.providers.golden import (
+    NAMES,
+    choices_of,
+    expected,
+    new_stream,
+    one_by_one,
+    turns,
+    wire_of,
+)
 
 FINAL = FinalFacts(deployment="up/m1", attempts=1, request_id="0af1")
 MEANT = [name for name in NAMES if "means" in expected(name)]
@@ -57,7 +65,8 @@ def play(reads: Iterable[bytes], name: str, *, asks: bool = False, keeps: bool =
 
     try:
         for read in reads:
-            take(fed.feed(read))
+            for found in turns(fed, read):
+                take(found)
             if stream.failure is not None:
                 raise stream.failure
             if stream.is_done:
