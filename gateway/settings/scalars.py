@@ -39,7 +39,6 @@ class Section(BaseModel):
         extra="forbid",
         strict=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
     )
 
 

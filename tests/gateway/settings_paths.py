@@ -10,13 +10,15 @@ from typing import Annotated, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from gateway.settings.document import Settings
+from gateway.settings.json_schema import descriptions
 
 
 def field_paths(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every setting below a model, as its path and its description."""
+    texts = descriptions(model)
     for name, field in model.model_fields.items():
         path = f"{prefix}{name}"
-        yield path, field.description or ""
+        yield path, texts.get(name, "")
         yield from _below(field.annotation, path)
 
 
