@@ -21,7 +21,7 @@ from tests.support.scripted_upstream import Chat, ScriptedUpstream, Step, Wire
 
 pytestmark = pytest.mark.anyio
 
-SERVER = "{timeouts: {connect_s: 2, first_token_s: 0.5, between_tokens_s: 0.4, total_s: 5}, heartbeat_s: 30}"
+SERVER = "{timeouts: {connect_s: 2, first_token_s: 0.35, between_tokens_s: 0.25, total_s: 5}, heartbeat_s: 30}"
 ONCE = "routing: {retries: {attempts: 1}}"
 
 
@@ -224,7 +224,7 @@ COMPLETE = Seen(status=200, events=EVENTS[:USAGE_AT])
 ERROR = b'data: {"error":{"message":"db-7.internal: pool exhausted","type":"server_error","code":"e7"}}\n\n'
 
 STREAMS = {
-    "slow, but within every deadline": (after(CLOSED, *EVENTS, gap_s=0.15), COMPLETE, WHOLE),
+    "slow, but within every deadline": (after(CLOSED, *EVENTS, gap_s=0.1), COMPLETE, WHOLE),
     "a byte at a time": (Wire(steps=(Step(data=CLOSED), *(Step(data=STREAM[at : at + 1]) for at in range(len(STREAM))), Step(ending="close"))), COMPLETE, WHOLE),
     "half-open from the request on": (Wire(steps=(SILENCE,)), LATE, NOTHING_CAME),
     "half-open from the head on": (Wire(steps=(Step(data=CLOSED), SILENCE)), LATE, NOTHING_CAME),
@@ -283,7 +283,7 @@ ANSWER = json.dumps(
 ).encode()  # fmt: skip
 JSON = "application/json"
 ANSWERS = {
-    "slow, but within every deadline": (sized(len(ANSWER), ANSWER[:40], Step(data=ANSWER[40:], delay_s=0.3), kind=JSON), 200, WHOLE),
+    "slow, but within every deadline": (sized(len(ANSWER), ANSWER[:40], Step(data=ANSWER[40:], delay_s=0.2), kind=JSON), 200, WHOLE),
     "half-open within the body": (sized(len(ANSWER), ANSWER[:40], SILENCE, kind=JSON), 504, NOTHING_CAME),
     "a reset within the body": (sized(len(ANSWER), ANSWER[:40], Step(delay_s=0.1, ending="reset"), kind=JSON), 502, NOTHING_CAME),
     "a close within the body": (sized(len(ANSWER), ANSWER[:40], Step(ending="close"), kind=JSON), 502, NOTHING_CAME),
@@ -351,7 +351,7 @@ async def test_a_long_silence_within_the_deadline_is_bridged(tmp_path: Path) -> 
     script = Wire(
         steps=(
             Step(data=CLOSED + event({"tool_calls": [part]})),
-            Step(data=event({"tool_calls": [rest]}), delay_s=0.3),
+            Step(data=event({"tool_calls": [rest]}), delay_s=0.15),
             Step(data=event({}, "tool_calls") + DONE, ending="close"),
         )
     )
