@@ -7,7 +7,7 @@ Each attempt is journaled before it is dispatched and settled exactly once, what
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -34,11 +34,28 @@ class Relay(RelayParts):
         rng: For jitter.
         health: Told who lacks capacity, and who served.
         budget: Bounds repeated attempts over all requests.
+        planner: What all requests plan their course with after a failure; made of the others.
     """
 
     rng: random.Random
     health: HealthBoard
     budget: RetryBudget
+    planner: Planner = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Make the planner, so that no failing request has to."""
+        limits = self.limits
+        planner = Planner(
+            policy=RetryPolicy(
+                attempts_max=limits.attempts_max,
+                within_s=min(limits.within_s, limits.deadlines.total_s),
+                rng=self.rng,
+            ),
+            budget=self.budget,
+            domain_of=self.health.domain_of,
+            on_refused=self.metrics.note_retry_refused,
+        )
+        object.__setattr__(self, "planner", planner)  # it is frozen for everybody else
 
     async def run(self, job: Job, client: ClientStream) -> None:
         """Answer the client.
@@ -107,19 +124,9 @@ class Relay(RelayParts):
 
     def _course(self, job: Job) -> Course:
         """What follows failures; made at the first one, since most requests have none."""
-        limits = self.limits
-        planner = Planner(
-            policy=RetryPolicy(
-                attempts_max=limits.attempts_max,
-                within_s=min(limits.within_s, limits.deadlines.total_s),
-                rng=self.rng,
-            ),
-            budget=self.budget,
-            domain_of=self.health.domain_of,
-            on_refused=self.metrics.note_retry_refused,
-        )
         return Course(
-            planner=planner, candidates=[candidate.deployment for candidate in job.candidates]
+            planner=self.planner,
+            candidates=[candidate.deployment for candidate in job.candidates],
         )
 
     def _after(

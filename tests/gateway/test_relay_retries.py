@@ -206,6 +206,20 @@ async def test_an_outage_is_not_made_worse_by_retries(tmp_path):
         assert b'fareway_retries_refused_total{provider="a"' in gateway.service.metrics.render()
 
 
+async def test_all_requests_follow_one_policy_which_goes_with_the_limits(tmp_path):
+    async with (
+        ScriptedUpstream({"m": [BUSY]}) as up,
+        running_gateway(tmp_path, {"a": up.base_url}) as gateway,
+    ):
+        for attempts, within_s in ((1, 60.0), (2, 60.0), (3, 0.0)):
+            gateway.set_limits(attempts_max=attempts, within_s=within_s)
+            relay, before = gateway.service.relay, len(up.requests)
+            policy = relay.planner.policy
+            await gateway.post(body())
+            assert len(up.requests) - before == (attempts if within_s else 1)
+            assert gateway.service.relay.planner.policy is policy
+
+
 async def test_without_budget_another_deployment_still_answers(tmp_path):
     async with (
         ScriptedUpstream({"m": [BUSY]}) as first,
