@@ -61,9 +61,9 @@ class Launched:
 
     def give_up(self) -> None:
         """End it; nothing depends on it yet."""
-        self.control.close()
-        self.process.kill()
+        self.process.kill()  # first, or it still says that its supervisor is gone
         self.process.wait()
+        self.control.close()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -54,6 +54,8 @@ SPEEDS_TIMEOUT_S = 2.0
 DRAIN_S = 30.0
 LEDGER_WAIT_S = 15.0
 """How long a call waits for a ledger process that is being started."""
+_LEDGER_STARTS = "the ledger process is being started again"
+"""Said then."""
 
 LEDGER_NICENESS = 10
 """What is in the journal is safe; requests come first where there are not enough cores."""
@@ -278,14 +280,18 @@ class Supervisor:
             tasks.cancel_scope.cancel()
 
     async def _call_ledger(self, name: str, params: object, *, result_type: type[T]) -> T:
+        child = await self._ready_ledger()
+        return await child.channel.call(
+            name, params, result_type=result_type, timeout_s=CALL_TIMEOUT_S
+        )
+
+    async def _ready_ledger(self) -> Child:
         with anyio.move_on_after(LEDGER_WAIT_S):
             await self._ledger.ready.wait()
         child = self._ledger.child
         if child is None:
-            raise RemoteError("ledger_unavailable", "the ledger process is being started again")
-        return await child.channel.call(
-            name, params, result_type=result_type, timeout_s=CALL_TIMEOUT_S
-        )
+            raise RemoteError("ledger_unavailable", _LEDGER_STARTS)
+        return child
 
     def _methods(self) -> Mapping[str, Method]:
         """What workers and the admin socket may call."""
@@ -308,13 +314,21 @@ class Supervisor:
         return forward
 
     async def _create_key(self, record: KeyRecord, _fds: Sequence[int]) -> None:
-        async with self._board.lock:
-            keys = await self._call_ledger("create_key", record, result_type=list[KeyRecord])
-            await self._board.publish(keys)
+        await self._change_keys("create_key", record)
 
     async def _revoke_key(self, key_id: str, _fds: Sequence[int]) -> None:
+        await self._change_keys("revoke_key", key_id)
+
+    async def _change_keys(self, name: str, params: object) -> None:
+        # The lock is not held while the ledger starts: it tells its keys under that lock, and on a
+        # busy start the last workers join under it before the ledger is started at all.
+        child = await self._ready_ledger()
         async with self._board.lock:
-            keys = await self._call_ledger("revoke_key", key_id, result_type=list[KeyRecord])
+            if child is not self._ledger.child:
+                raise RemoteError("ledger_unavailable", _LEDGER_STARTS)
+            keys = await child.channel.call(
+                name, params, result_type=list[KeyRecord], timeout_s=CALL_TIMEOUT_S
+            )
             await self._board.publish(keys)
 
     async def _status(self, _params: None, _fds: Sequence[int]) -> ServiceStatus:

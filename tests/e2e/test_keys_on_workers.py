@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,15 @@ def test_a_key_is_good_on_every_worker_once_made_and_on_none_once_revoked(tmp_pa
     assert fixed == [200] * 3
     assert len({path.parent for path in spools}) == 2
     assert made["key"] not in json.dumps(listed)
+
+
+def test_a_key_can_be_made_while_the_ledger_process_is_being_started_again(tmp_path: Path) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    with running_road(tmp_path, scripts={"m": [Chat()]}, config=CONFIG) as road:
+        gateway = road.gateway
+        gateway.run("keys", "create", "--team", "red", "--name", "a")  # the ledger runs
+        (ledger,) = gateway.pids_of("ledger")
+        os.kill(ledger, signal.SIGKILL)
+        made = json.loads(gateway.run("keys", "create", "--team", "red", "--name", "b", "--json"))
+        assert ask(gateway.port, made["key"], body).status == 200
+        assert gateway.pids_of("ledger") != [ledger]
