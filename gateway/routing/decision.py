@@ -34,7 +34,7 @@ from gateway.routing.scope import KeyScope
 from gateway.routing.snapshot import DeploymentView, FleetSnapshot
 from pricing.money import format_usd
 from pricing.price_book import PriceVersion, Unpriced
-from pricing.quote import Workload, quote
+from pricing.quote import quote
 
 
 class Stage(StrEnum):
@@ -99,8 +99,6 @@ class _Question(msgspec.Struct, frozen=True, kw_only=True):
     privacy_reasons: Mapping[str, str]
     offers: dict[str, Offer]
     """What each deployment would take; only what came as far as the price has one."""
-    workloads: dict[int | None, Workload]
-    """By context window: where nothing is cached, deployments differ in nothing else."""
 
 
 def decide(
@@ -143,7 +141,6 @@ def decide(
         max_pico_usd=max_pico_usd,
         privacy_reasons=privacy_reasons or {},
         offers={},
-        workloads={},
     )
     return _sift(question, views, strategy)
 
@@ -154,11 +151,7 @@ def _sift(question: _Question, views: Sequence[DeploymentView], strategy: Strate
     refusal: Refusal | None = None
     reachable: frozenset[str] = frozenset()
     left = views
-    stages = _STAGES
-    if _excludes_nothing(question, views):
-        stages = ()
-        reachable = frozenset([view.name for view in left])
-    for stage, find_faults in stages:
+    for stage, find_faults in _STAGES:
         if stage is Stage.HEALTH:
             reachable = frozenset([view.name for view in left])
         faults = find_faults(question, left)
@@ -185,17 +178,6 @@ def _sift(question: _Question, views: Sequence[DeploymentView], strategy: Strate
     )
 
 
-def _excludes_nothing(question: _Question, views: Sequence[DeploymentView]) -> bool:
-    """Whether no stage has a fault to find: one look at each deployment in place of five."""
-    if not question.is_authorised or question.max_pico_usd is not None:
-        return False
-    allowed, needs = question.allowed, question.needs
-    for view in views:
-        if view.name not in allowed or not view.is_available or obstacles(needs, view):
-            return False
-    return True
-
-
 def _price(view: DeploymentView, now: datetime) -> PriceVersion | Unpriced:
     if isinstance(view.price, Unpriced) or view.price.is_in_force(now):
         return view.price
@@ -206,7 +188,7 @@ def _offer(question: _Question, view: DeploymentView) -> Offer:
     known = question.offers.get(view.name)
     if known is not None:
         return known
-    workload = _workload(question, view)
+    workload = question.needs.workload(view)
     price = _price(view, question.now)
     made = Offer(
         view=view,
@@ -216,17 +198,6 @@ def _offer(question: _Question, view: DeploymentView) -> Offer:
     )
     question.offers[view.name] = made
     return made
-
-
-def _workload(question: _Question, view: DeploymentView) -> Workload:
-    needs = question.needs
-    if needs.cached_tokens:
-        return needs.workload(view)
-    window_tokens = view.capabilities.context_window_tokens
-    known = question.workloads.get(window_tokens)
-    if known is None:
-        known = question.workloads[window_tokens] = needs.workload(view)
-    return known
 
 
 def _scope_faults(question: _Question, views: Sequence[DeploymentView]) -> Mapping[str, str]:
