@@ -203,18 +203,8 @@ class InflatedExchange(Exchange):
 
     __slots__ = ("_inflater",)
 
-    def __init__(
-        self,
-        line: Line,
-        pool: Pool,
-        *,
-        wait_at: float,
-        total_at: float,
-        between_tokens_s: float,
-    ) -> None:
-        super().__init__(
-            line, pool, wait_at=wait_at, total_at=total_at, between_tokens_s=between_tokens_s
-        )
+    def __init__(self, line: Line, pool: Pool, **waits: float) -> None:
+        super().__init__(line, pool, **waits)
         self._inflater = Inflater(line.headers[b"content-encoding"])
 
     async def read(self) -> bytes:
