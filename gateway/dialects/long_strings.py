@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -36,6 +37,12 @@ _DATA_KEY_BYTES_MAX = 32
 _END_OF_KEY = re.compile(rb'"[ \t\r\n]*:')
 _STRING = msgspec.json.Decoder(msgspec.Raw)
 _INDEX_DIGITS = 4
+
+_HELD_BYTES_MAX = 4 * 1024 * 1024
+"""Most that is worked through with the interpreter's lock held: 2 ms, in which the loop, which is
+another thread, stands still."""
+
+_ESCAPE_BYTES_MAX = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,8 @@ class SetAside:
         pieces: list[bytes | memoryview] = [first]
         for other in others:
             pieces += (self.runs[int(other[:_INDEX_DIGITS])], other[_INDEX_DIGITS:])
+        if sum(map(len, pieces)) > _HELD_BYTES_MAX:
+            pieces = [part for piece in pieces for part in _copies(piece)]
         return b"".join(pieces)
 
 
@@ -120,7 +129,32 @@ def _is_string(view: memoryview, opening: int, closing: int) -> bool:
     if _END_OF_KEY.match(view, closing) is not None:
         return False
     try:
-        _STRING.decode(view[opening : closing + 1])
+        if closing - opening <= _HELD_BYTES_MAX:
+            _STRING.decode(view[opening : closing + 1])
+        else:
+            for start, end in _parts(view, opening + 1, closing):
+                _STRING.decode(b'"%b"' % view[start:end])
     except msgspec.DecodeError:
         return False
     return True
+
+
+def _parts(view: memoryview, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Parts of a string's inside that are valid each for itself if all of it is base64.
+
+    None begins within an escape (writers escape `/` and `+`): where one may be, it begins earlier.
+    """
+    while start < end:
+        stop = min(start + _HELD_BYTES_MAX, end)
+        while stop < end and b"\\" in bytes(view[stop - _ESCAPE_BYTES_MAX : stop]):
+            stop -= 1
+            if stop <= start + _ESCAPE_BYTES_MAX:  # nothing but escapes
+                stop = end
+        yield start, stop
+        start = stop
+
+
+def _copies(piece: bytes | memoryview) -> Iterator[bytes]:
+    """A piece in parts of their own, which join without the interpreter's lock; views do not."""
+    for start in range(0, len(piece), _HELD_BYTES_MAX):
+        yield bytes(piece[start : start + _HELD_BYTES_MAX])

@@ -14,6 +14,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+import anyio.to_thread
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -32,6 +33,9 @@ _SMALL_BYTES: Final = 4 * 1024
 """Parts below this are put together as they come: kept apart, two bytes would cost fifty."""
 
 _JOINED_BYTES_MAX: Final = 64 * 1024
+
+_JOINED_HERE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A longer body is put together on a thread: 64 MiB take 25 ms."""
 
 
 class Connection(Protocol):
@@ -227,6 +231,8 @@ class Cycle(RequestResponseCycle):
                     raise ClientGone
                 check_length(self._gathered_bytes, max_bytes)
                 if not self.more_body:
+                    if self._gathered_bytes > _JOINED_HERE_BYTES_MAX:
+                        return await anyio.to_thread.run_sync(_joined, parts)
                     return b"".join(parts)
                 await self._wait_for_more(self.wake, stall_s)
         finally:
@@ -365,3 +371,13 @@ class Cycle(RequestResponseCycle):
         """Give the answer up: what was not sent yet is not sent."""
         self.disconnected = True
         self.transport.abort()
+
+
+def _joined(parts: list[bytes | bytearray]) -> bytes:
+    """All of a body; frees its parts, here rather than on the loop.
+
+    Python lets others run meanwhile only where all parts are immutable.
+    """
+    whole = b"".join([bytes(part) for part in parts])
+    parts.clear()
+    return whole

@@ -22,6 +22,12 @@ EVENTS_MAX: Final = 1000
 EVENTS_FEW: Final = EVENTS_MAX // 32
 """While a read holds no more, the next one may come in the same turn."""
 
+FULL_READ_BYTES: Final = 256_000
+"""What a read brings at the most: uvloop's buffer."""
+
+FULL_READS_MAX: Final = 8
+"""Of a connection in one turn: 32 of them would be 8 MiB, which take as many milliseconds."""
+
 
 def divides(data: bytes) -> bool:
     """Whether a read that is longer than a piece is more than one."""

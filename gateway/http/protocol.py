@@ -44,7 +44,16 @@ from gateway.http.bounds import (
 )
 from gateway.http.cycle import Cycle, HotApplication, Route
 from gateway.http.messages import header_lines
-from gateway.http.pieces import EVENTS_FEW, EVENTS_MAX, PIECE_BYTES, HeldFlow, divides, pieces_of
+from gateway.http.pieces import (
+    EVENTS_FEW,
+    EVENTS_MAX,
+    FULL_READ_BYTES,
+    FULL_READS_MAX,
+    PIECE_BYTES,
+    HeldFlow,
+    divides,
+    pieces_of,
+)
 from gateway.http.turns import Turns
 from providers.deadline import Deadline
 
@@ -66,10 +75,10 @@ class BoundedProtocol(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_bare_bytes", "_closing", "_deadline", "_has_moved", "_head_bytes", "_hot", "_in_head",
-        "_is_divided", "_is_head_due", "_is_upgrade", "_lingered_bytes", "_loop", "_parts_read",
-        "_pieces", "_pipeline", "_read_bytes", "_served", "_state", "_turns", "_unread_timer",
-        "cycle", "default_headers", "default_lines", "flow", "headers", "parser",
+        "_bare_bytes", "_closing", "_deadline", "_full_reads", "_has_moved", "_head_bytes", "_hot",
+        "_in_head", "_is_divided", "_is_head_due", "_is_upgrade", "_lingered_bytes", "_loop",
+        "_parts_read", "_pieces", "_pipeline", "_read_bytes", "_served", "_state", "_turns",
+        "_unread_timer", "cycle", "default_headers", "default_lines", "flow", "headers", "parser",
         "timeout_keep_alive", "transport", "url",
     )  # fmt: skip
 
@@ -115,6 +124,7 @@ class BoundedProtocol(asyncio.Protocol):
         self._parts_read = 0  # of bodies, and headers of pipelined requests, by the newest read
         self._pieces: list[bytes] = []  # what is left of a divided read, the next one last
         self._is_divided = False  # whether one of them is being read
+        self._full_reads = 0  # that brought as much as a read can
         self._lingered_bytes: int | None = None  # dropped behind the last request; None before
         self._is_head_due = True  # whether it is a head that the deadline is for
         self._deadline = Deadline(self._note_late, loop=self._loop)  # none while it waits for us
@@ -183,8 +193,7 @@ class BoundedProtocol(asyncio.Protocol):
         if self._lingered_bytes is not None:
             self._drop(len(data))
             return
-        if len(data) > PIECE_BYTES and divides(data):
-            self._divide(data)
+        if len(data) > PIECE_BYTES and self._divide(data):
             return
         self._has_moved = False
         self._parts_read = 0
@@ -319,10 +328,19 @@ class BoundedProtocol(asyncio.Protocol):
             wait_s = self.head_s_max if self._is_head_due else self.timeout_keep_alive
         self._deadline.set(wait_s)
 
-    def _divide(self, data: bytes) -> None:
+    def _divide(self, data: bytes) -> bool:
+        """Take a long read apart, if it is to be."""
+        if not divides(data):
+            if len(data) >= FULL_READ_BYTES:
+                self._full_reads += 1
+                if self._full_reads % FULL_READS_MAX == 0 and not self._is_divided:
+                    cast("HeldFlow", self.flow).hold()
+                    self._loop.call_soon(self._read_pieces)
+            return False
         self._pieces.extend(reversed(list(pieces_of(data))))
         if not self._is_divided:  # else it is what a piece turned out to mean
             self._read_pieces()
+        return True
 
     def _read_pieces(self) -> None:
         """Read on in what is held, until it held so much that others get their turn."""

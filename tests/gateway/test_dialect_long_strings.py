@@ -233,3 +233,25 @@ def test_a_body_of_media_is_what_gets_set_aside() -> None:
     assert msgspec.json.decode(parsed.fields["messages"]) == body["messages"]
     assert parsed.has_media
     assert parsed.prompt_tokens_estimate >= len(LONG)
+
+
+HELD_BYTES_MAX = 4 * 1024 * 1024
+LONG_RUNS = {
+    "base64": ("QUJD", True),
+    "with its slashes escaped": ("Q\\/J", True),
+    "with its plus signs escaped": ("Q\\u002bJ", True),
+    "of nothing but escapes": ("\\/", True),
+    "with a control character": ("QUJD", False),
+}
+
+
+@pytest.mark.parametrize(("unit", "is_valid"), LONG_RUNS.values(), ids=LONG_RUNS.keys())
+def test_a_run_that_is_looked_through_in_parts_comes_back(unit, is_valid) -> None:
+    # At every place of a unit the first part would end.
+    for shift in range(len(unit)):
+        run = "Q" * shift + unit * (HELD_BYTES_MAX * 5 // 4 // len(unit))
+        body = b'{"data":"%b%b"}' % (run.encode(), b"" if is_valid else b"\x01")
+        found = set_aside(body)
+        assert (found is not None) is is_valid
+        if found is not None:
+            assert found.restore(found.text) == body

@@ -17,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.http.bounds import HEADERS_MAX
-from gateway.http.pieces import EVENTS_MAX, PIECE_BYTES, divides, pieces_of
+from gateway.http.pieces import (
+    EVENTS_MAX,
+    FULL_READ_BYTES,
+    FULL_READS_MAX,
+    PIECE_BYTES,
+    divides,
+    pieces_of,
+)
 from gateway.http.protocol import BoundedProtocol
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import NOWHERE, body, request_bytes, running_gateway, serving
@@ -145,6 +152,34 @@ def test_a_wish_to_upgrade_in_a_head_of_several_pieces_loses_no_body(tmp_path):
             return await anyio.to_thread.run_sync(exchange, gateway.port, data)
 
     assert uvloop.run(send()).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_turn_takes_a_bounded_part_of_a_body_that_comes_fast(tmp_path):
+    content = json.dumps(body(messages=[{"role": "user", "content": "u" * 20_000_000}])).encode()
+    turns = 0
+    bytes_in_turns: dict[int, int] = {}
+
+    class Measured(BoundedProtocol):
+        def data_received(self, data: bytes) -> None:
+            bytes_in_turns[turns] = bytes_in_turns.get(turns, 0) + len(data)
+            super().data_received(data)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def send() -> bytes:
+        async with serving(tmp_path, http=Measured) as gateway, anyio.create_task_group() as tasks:
+            tasks.start_soon(count_turns)
+            got = await anyio.to_thread.run_sync(exchange, gateway.port, request_bytes(content))
+            tasks.cancel_scope.cancel()
+        return got
+
+    assert uvloop.run(send()).startswith(b"HTTP/1.1 200 ")
+    assert sum(bytes_in_turns.values()) > len(content)
+    assert max(bytes_in_turns.values()) <= FULL_READS_MAX * FULL_READ_BYTES
 
 
 LEAVING = {"at once": struct.pack("ii", 1, 0), "in good order": struct.pack("ii", 0, 0)}

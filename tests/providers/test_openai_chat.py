@@ -250,3 +250,12 @@ def test_a_whole_answer_becomes_a_chunk() -> None:
         {"index": 0, "finish_reason": "stop", "delta": {"role": "assistant", "content": "ok"}}
     ]
     assert chunk["usage"] == {"prompt_tokens": 1}
+
+
+def test_a_long_body_stays_in_pieces_which_are_the_same_bytes():
+    messages = json.dumps([{"role": "user", "content": "u" * 2_000_000}])
+    pieces = build_body("m/1", request(messages=messages, seed="1"), stream=True)
+    assert not isinstance(pieces, bytes)
+    whole = json.loads(b"".join(pieces))
+    assert (whole["model"], whole["seed"], whole["stream"]) == ("m/1", 1, True)
+    assert whole["messages"] == json.loads(messages)
