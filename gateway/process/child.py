@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import anyio
 
@@ -60,6 +62,25 @@ class Process:
         """SIGKILL, if it still runs."""
         self._child.kill()
 
+    def stand_back(self, niceness: int) -> None:
+        """Let others go first from now on.
+
+        Where Linux groups tasks by session, a process is weighed against those of its own session
+        only, and the sessions among each other; each child has one of its own. Without the second
+        step it would have as much of a core as a worker, in turns of milliseconds.
+        Source: sched(7), "The autogroup feature".
+
+        Args:
+            niceness: Added to our own for each of its threads, and given to its session.
+        """
+        level = os.getpriority(os.PRIO_PROCESS, 0) + niceness
+        with contextlib.suppress(OSError):  # it has ended
+            for thread in Path(f"/proc/{self.pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), level)
+        # Not there without the feature; without root's rights it can be set ten times a second.
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.pid}/autogroup").write_text(str(niceness))
+
     def _end(self) -> None:
         if self._watched is not None:
             asyncio.get_running_loop().remove_reader(self._watched)
@@ -95,20 +116,19 @@ class Child:
         await self.process.wait()
 
 
-def spawn(module: str, *, name: str, methods: Mapping[str, Method], niceness: int = 0) -> Child:
+def spawn(module: str, *, name: str, methods: Mapping[str, Method]) -> Child:
     """Start a module; it logs what this process does.
 
     Args:
         module: A module with a `main` that takes its arguments.
         name: For log lines.
         methods: What the child may call on us.
-        niceness: How far it stands back for others.
 
     Raises:
         OSError: The machine refuses.
     """
     level = logging.getLogger().level
-    return adopt(launch(module, log_level=level, niceness=niceness), name=name, methods=methods)
+    return adopt(launch(module, log_level=level), name=name, methods=methods)
 
 
 def adopt(launched: Launched, *, name: str, methods: Mapping[str, Method]) -> Child:

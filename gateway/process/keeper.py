@@ -43,7 +43,8 @@ class Keeper:
         methods: What it may call on us.
         set_up: Its first calls; the child counts as ready when this returns.
         backoff: Pauses between starts.
-        niceness: How far the child stands back for others.
+        niceness: How far the child stands back for others once it is set up; somebody may wait for
+            that, on a busy machine too.
         first: A child that is under way already; later ones are started here.
         on_loss: Called after a child that had been set up is gone.
         child: The running child that has been set up, None while there is none.
@@ -96,7 +97,7 @@ class Keeper:
         launched, self.first = self.first, None
         if launched is not None:
             return adopt(launched, name=self.name, methods=self.methods)
-        return spawn(self.module, name=self.name, methods=self.methods, niceness=self.niceness)
+        return spawn(self.module, name=self.name, methods=self.methods)
 
     async def _run_once(self) -> None:
         child = self._start()
@@ -109,6 +110,8 @@ class Keeper:
                     logger.error("%s: %s", self.name, error)  # noqa: TRY400 - the child logged why
                     self._note_fault(str(error))
                 else:
+                    if self.niceness:
+                        child.process.stand_back(self.niceness)
                     self.fault, self._failed_starts = "", 0
                     self.child = child
                     self.ready.set()

@@ -6,8 +6,6 @@ on two cores their imports run beside each other; `fork` tells how.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -86,13 +84,12 @@ class HeadStart:
             self.launched.popitem()[1].give_up()
 
 
-def launch(module: str, *, log_level: int, niceness: int = 0) -> Launched:
+def launch(module: str, *, log_level: int) -> Launched:
     """Start `python -m gateway.boot module --control-fd N --log-level L`.
 
     Args:
         module: A module with a `main` that takes its arguments.
         log_level: Of the child's log lines.
-        niceness: Added to our own; a child of higher niceness waits for others.
 
     Raises:
         OSError: The machine refuses.
@@ -120,25 +117,4 @@ def launch(module: str, *, log_level: int, niceness: int = 0) -> Launched:
         raise
     finally:
         theirs.close()
-    if niceness:
-        _stand_back(process.pid, niceness)
     return Launched(process=process, control=ours)
-
-
-def _stand_back(pid: int, niceness: int) -> None:
-    """Raise the niceness of a child in a session of its own, and of that session.
-
-    Where Linux groups tasks by session, a process is weighed against those of its own session only,
-    and the sessions among each other: without the second step the child would have as much of a
-    core as a worker, in turns of milliseconds.
-    Source: sched(7), "The autogroup feature".
-    """
-    level = os.getpriority(os.PRIO_PROCESS, 0) + niceness
-    os.setpriority(os.PRIO_PROCESS, pid, level)
-    # Not there without the feature; without root's rights it can be set ten times a second at most.
-    with contextlib.suppress(OSError):
-        group = os.open(f"/proc/{pid}/autogroup", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(group, str(niceness).encode())
-        finally:
-            os.close(group)

@@ -66,17 +66,22 @@ async def hello(child: Child, name: str = "hello") -> int:
 
 async def test_a_child_that_ends_is_started_again_and_one_that_shall_end_is_not():
     pids: list[int] = []
+    levels: list[int] = []
 
     async def set_up(child: Child) -> None:
         pids.append(await hello(child))
+        levels.append(os.getpriority(os.PRIO_PROCESS, child.process.pid))
 
-    kept = keeper(set_up)
+    kept = keeper(set_up, niceness=2)
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kept.run)
         with anyio.fail_after(30):
             await kept.ready.wait()
             first = kept.child
             assert first is not None
+            assert levels == [mine], "it stands back when it is set up, and not before"
+            assert os.getpriority(os.PRIO_PROCESS, first.process.pid) == min(19, mine + 2)
             first.process.kill()
             while kept.child is first or kept.child is None:
                 await anyio.sleep(0.01)

@@ -79,17 +79,23 @@ def session_niceness(pid: int) -> int | None:
 
 
 @pytest.mark.anyio
-async def test_a_child_that_was_under_way_is_adopted_and_stands_back():
-    child = adopt(launch(CHILD, log_level=20, niceness=3), name="child", methods={})
+async def test_a_child_that_was_under_way_is_adopted_and_stands_back_when_told():
+    child = adopt(launch(CHILD, log_level=20), name="child", methods={})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(child.channel.run)
         pid = await child.channel.call("hello", result_type=int, timeout_s=20)
         mine = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, mine + 3)
+        assert os.getpriority(os.PRIO_PROCESS, pid) == mine
+        assert session_niceness(pid) in (None, 0)
+        child.process.stand_back(3)
+        threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
+        levels = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+        assert levels == {min(19, mine + 3)}
         assert session_niceness(pid) in (None, 3)
         await child.stop(grace_s=5)
         tasks.cancel_scope.cancel()
     assert child.process.returncode is not None
+    child.process.stand_back(3)  # nobody is there any more
 
 
 @pytest.mark.anyio
