@@ -16,6 +16,8 @@ from gateway.settings.loader import LoadedConfig
 
 T = TypeVar("T")
 CALL_TIMEOUT_S = 60.0
+CATCH_UP_S = 10.0
+"""How long a report waits for what is not loaded yet; longer than for the database's lock."""
 
 
 class NoGateway(Exception):
@@ -23,7 +25,12 @@ class NoGateway(Exception):
 
 
 async def call_gateway(
-    config: LoadedConfig, name: str, params: object = None, *, result_type: type[T]
+    config: LoadedConfig,
+    name: str,
+    params: object = None,
+    *,
+    result_type: type[T],
+    timeout_s: float = CALL_TIMEOUT_S,
 ) -> T:
     """Call a method of the running gateway.
 
@@ -32,6 +39,7 @@ async def call_gateway(
         name: A method of the supervisor.
         params: What it takes.
         result_type: What it answers.
+        timeout_s: Longest wait for the answer.
 
     Raises:
         NoGateway: None runs.
@@ -47,7 +55,7 @@ async def call_gateway(
         tasks.start_soon(channel.run)
         try:
             results.append(
-                await channel.call(name, params, result_type=result_type, timeout_s=CALL_TIMEOUT_S)
+                await channel.call(name, params, result_type=result_type, timeout_s=timeout_s)
             )
         except ChannelError as error:
             failures.append(error)  # raised outside, so that the task group does not wrap it
@@ -56,3 +64,20 @@ async def call_gateway(
     if failures:
         raise failures[0]
     return results[0]
+
+
+async def catch_up(config: LoadedConfig) -> bool:
+    """Have the running gateway load what it wrote up to now; False when that is not done in time.
+
+    Without a gateway there is nobody to ask, which is no fault.
+
+    Args:
+        config: Whose gateway.
+    """
+    try:
+        await call_gateway(config, "flush", result_type=type(None), timeout_s=CATCH_UP_S)
+    except NoGateway:
+        return True
+    except ChannelError:
+        return False
+    return True

@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
+import anyio
 import typer
 
+from gateway.cli.admin import catch_up
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import to_microseconds
@@ -76,7 +78,10 @@ def report(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Sum what is in the ledger; amounts are exact to the picodollar."""
+    """Sum what is in the ledger; amounts are exact to the picodollar.
+
+    A running gateway is asked to load first what it has written.
+    """
     wanted = {
         GroupBy.TEAM: team,
         GroupBy.PROJECT: project,
@@ -91,6 +96,8 @@ def report(
         filters={name: value for name, value in wanted.items() if value is not None},
     )
     loaded = load(config, environ=process_environ())
+    if not anyio.run(catch_up, loaded):
+        typer.echo("note: the running gateway has written more than is loaded yet", err=True)
     try:
         found = read_ledger(loaded.database_url, spend_report, query)
     except BadQuery as error:

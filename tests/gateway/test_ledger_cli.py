@@ -5,11 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
+import anyio
 import pytest
 
+from gateway.channel import RemoteError, method
 from gateway.cli.main import main
 from gateway.ledger.loader import Loader
+from gateway.process import admin_socket
 from tests.gateway.ledger_samples import (
     PRICE_PICO,
     FakeClock,
@@ -40,8 +45,9 @@ async def config(tmp_path) -> str:
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
+    # In a thread of its own: a command that talks to a gateway runs a loop.
+    with ThreadPoolExecutor(1) as pool, pytest.raises(SystemExit) as ended:
+        pool.submit(main, arguments).result()
     out, err = capsys.readouterr()
     code = ended.value.code
     return (code if isinstance(code, int) else 0), out, err
@@ -59,6 +65,41 @@ async def test_report_prints_json_csv_and_a_table_of_the_same_amounts(config, ca
     assert row["cost_usd"] == total["cost_usd"] == "0.00001"
     code, out, _ = run(capsys, *base)
     assert (code, "chat-small" in out, "0.00001" in out) == (0, True, True)
+
+
+MAIN = "import sys; from gateway.cli.main import main; main(sys.argv[1:])"
+
+
+async def report_beside(config, folder, answer) -> tuple[list[str], str, str]:
+    """What a gateway was asked for while `spend report` ran, its output and its remarks."""
+    asked: list[str] = []
+
+    async def flush(_params, _fds) -> None:
+        asked.append("flush")
+        answer()
+
+    command = [sys.executable, "-c", MAIN, "spend", "report", "--config", config]
+    async with anyio.create_task_group() as tasks:
+        async with admin_socket.listening(
+            folder, {"flush": method(type(None), flush)}, tasks=tasks
+        ):
+            done = await anyio.run_process([*command, "--json"])
+        tasks.cancel_scope.cancel()
+    return asked, done.stdout.decode(), done.stderr.decode()
+
+
+async def test_report_has_a_running_gateway_load_first(config, tmp_path):
+    asked, out, err = await report_beside(config, tmp_path / "spool", lambda: None)
+    assert (asked, json.loads(out)["total"]["attempts"], err) == (["flush"], 2, "")
+
+
+async def test_report_says_when_the_running_gateway_cannot_load(config, tmp_path):
+    def refuse() -> None:
+        raise RemoteError("database_unavailable", "the database did not answer")
+
+    _, out, err = await report_beside(config, tmp_path / "spool", refuse)
+    assert json.loads(out)["total"]["attempts"] == 2
+    assert err == "note: the running gateway has written more than is loaded yet\n"
 
 
 BOUNDS = {
