@@ -18,6 +18,7 @@ import msgspec
 
 from providers.codecs.finish_reasons import finish_word
 from providers.codecs.openai_usage import report_from
+from providers.codecs.short_lists import ITEMS_MAX, check_choices
 from providers.codecs.tool_calls import ToolCallRepair
 from providers.contract import ChatRequest, UsageReport, WholeAnswer
 from providers.errors import BadRequest, BadWire, ProviderError
@@ -210,6 +211,7 @@ def decode_answer(
         ProviderError: What `on_error` makes of an error in the body.
     """
     try:
+        check_choices(body)
         answer = _ANSWER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         what = "is not a chat completion" if body.strip() else "is empty"
@@ -222,6 +224,8 @@ def decode_answer(
             raw_usage = groq.usage
     if not choices:
         raise BadWire(f"The answer of {deployment} holds no choices.")
+    if len(choices) > ITEMS_MAX:
+        raise BadWire(f"The answer of {deployment} holds too many choices.")
     usage = report_from(raw_usage, is_alone=False, frame=None)
     only = choices[0]
     message, reason = only.message, only.finish_reason
@@ -251,6 +255,7 @@ def chunk_from_answer(body: bytes) -> bytes:
     Raises:
         msgspec.DecodeError: The body is no JSON object, or its choices are no list of objects.
     """
+    check_choices(body)
     members = _OBJECT.decode(body)
     if "choices" not in members:
         return body

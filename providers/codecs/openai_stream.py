@@ -27,6 +27,7 @@ from providers.codecs.openai_chat import (
     text_of,
 )
 from providers.codecs.openai_usage import report_from
+from providers.codecs.short_lists import ITEMS_MAX, LONG_BYTES, check_choices
 from providers.codecs.tool_calls import ToolCallRepair
 from providers.contract import (
     Event,
@@ -128,6 +129,8 @@ class ChatStream(msgspec.Struct, kw_only=True):
             if b"\n" in data:
                 data = data.replace(b"\n", b" ")
             try:
+                if len(data) > LONG_BYTES:
+                    check_choices(data)
                 chunk = _CHUNK.decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError) as fault:
                 self._take_odd(data, frame.event, fault, events)
@@ -165,7 +168,9 @@ class ChatStream(msgspec.Struct, kw_only=True):
         elif event == b"error":
             self._fail(data)
         elif stripped:
-            parts = _split_glued(data)
+            # An object of another shape is not taken apart; in a long event that would take long.
+            is_object = isinstance(fault, msgspec.ValidationError) and stripped.startswith(b"{")
+            parts = [] if is_object or len(data) > LONG_BYTES else _split_glued(data)
             if len(parts) < 2:
                 self.failure = BadWire(f"The stream of {self.deployment} holds a broken event.")
                 self.failure.__cause__ = fault
@@ -188,6 +193,9 @@ class ChatStream(msgspec.Struct, kw_only=True):
             raw_usage = groq.usage
         if choices is None:
             choices = []
+        elif len(choices) > ITEMS_MAX:
+            self.failure = BadWire(f"An event of {self.deployment} holds too many choices.")
+            return
         if len(choices) == 1 and (raw_usage is NULL or is_null(raw_usage)):
             if self._take_plain(choices[0], data, events):
                 return

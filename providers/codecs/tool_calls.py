@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-_ARGUMENTS_MAX_CHARS = 8 * 1024 * 1024
-_CALLS_MAX = 1024
-"""Most calls of one choice; OpenAI takes 128 tools, and each call is kept until the end."""
+from providers.codecs.growing_json import GrowingJson
+from providers.codecs.short_lists import ITEMS_MAX, check_list
 
-_JSON_ENDS = frozenset('}]"0123456789el')
 _ABSENT = msgspec.Raw(b"null")
 
 
@@ -45,28 +43,7 @@ class _Call:
 
     index: int
     id: str
-    arguments: list[str] = field(default_factory=list[str])
-    arguments_chars: int = 0
-
-    def add(self, text: str) -> None:
-        """Keep a fragment of the arguments; beyond the limit the call counts as unreadable."""
-        self.arguments_chars += len(text)
-        if self.arguments_chars <= _ARGUMENTS_MAX_CHARS:
-            self.arguments.append(text)
-
-    def has_whole_arguments(self) -> bool:
-        """Whether the fragments so far are complete JSON."""
-        if self.arguments_chars > _ARGUMENTS_MAX_CHARS:
-            return False
-        # Some servers repeat the name in every fragment; joining them all each time is quadratic.
-        last = next((text.rstrip() for text in reversed(self.arguments) if text.strip()), "")
-        if last[-1:] not in _JSON_ENDS:
-            return False
-        try:
-            msgspec.json.decode("".join(self.arguments))
-        except msgspec.DecodeError:
-            return False
-        return True
+    arguments: GrowingJson = field(default_factory=GrowingJson)
 
 
 @dataclass(slots=True)
@@ -85,6 +62,7 @@ class ToolCallRepair:
     repairs: int = 0
     _by_id: dict[str, _Call] = field(default_factory=dict[str, _Call])
     _taken: set[int] = field(default_factory=set[int])
+    _next_index: int = 0
     _last: _Call | None = None
     _by_upstream_index: dict[int, _Call] = field(default_factory=dict[int, _Call])
 
@@ -100,7 +78,11 @@ class ToolCallRepair:
         Raises:
             msgspec.ValidationError: It is not an array of tool calls, or holds too many.
         """
-        changes = [self._changes(part) for part in _PARTS.decode(raw)]
+        check_list(raw)
+        parts = _PARTS.decode(raw)
+        if len(parts) > ITEMS_MAX:
+            raise _too_many()
+        changes = [self._changes(part) for part in parts]
         if not any(changes):
             return None
         members = _MEMBERS.decode(raw)
@@ -130,10 +112,10 @@ class ToolCallRepair:
             arguments = bytes(part.function.arguments)
             if arguments.startswith((b"{", b"[")):
                 # An object where the wire has text that contains JSON.
-                call.add(arguments.decode())
+                call.arguments.add(arguments.decode())
                 changes["arguments"] = msgspec.json.encode(arguments.decode())
             elif arguments.startswith(b'"'):
-                call.add(msgspec.json.decode(arguments, type=str))
+                call.arguments.add(msgspec.json.decode(arguments, type=str))
         return changes
 
     def _find(self, part: ToolCallPart) -> tuple[_Call, bool]:
@@ -145,7 +127,7 @@ class ToolCallRepair:
             return (self._open(part, part.id), True) if known is None else (known, False)
         is_named = part.function is not None and bytes(part.function.name) not in (b"null", b'""')
         call = None if part.index is None else self._by_upstream_index.get(part.index)
-        if call is not None and not (is_named and call.has_whole_arguments()):
+        if call is not None and not (is_named and call.arguments.is_whole()):
             return call, False
         if is_named or self._last is None:
             # Also a second complete call without an id at an index that is in use.
@@ -155,13 +137,14 @@ class ToolCallRepair:
         return self._last, False
 
     def _open(self, part: ToolCallPart, call_id: str) -> _Call:
-        if len(self._by_id) >= _CALLS_MAX:
-            raise msgspec.ValidationError(f"over {_CALLS_MAX} tool calls")
+        if len(self._by_id) >= ITEMS_MAX:  # each is kept until the end
+            raise _too_many()
         index = part.index
         if index is None or index < 0 or index in self._taken:
-            index = max(self._taken, default=-1) + 1
+            index = self._next_index
         call = _Call(index=index, id=call_id)
         self._taken.add(index)
+        self._next_index = max(self._next_index, index + 1)
         self._by_id[call_id] = call
         self._last = call
         if part.index is not None:
@@ -171,4 +154,8 @@ class ToolCallRepair:
     def has_torn_arguments(self) -> bool:
         """Whether a call's arguments are not complete JSON; a call without any is whole."""
         calls = self._by_id.values()
-        return any(call.arguments_chars and not call.has_whole_arguments() for call in calls)
+        return any(call.arguments.chars and not call.arguments.is_whole() for call in calls)
+
+
+def _too_many() -> msgspec.ValidationError:
+    return msgspec.ValidationError(f"over {ITEMS_MAX} tool calls")

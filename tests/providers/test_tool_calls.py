@@ -114,7 +114,7 @@ def test_arguments_are_torn_until_they_are_whole() -> None:
 def test_more_calls_than_anyone_asks_for_are_no_answer() -> None:
     calls = [part(index, None, "f", "{}") for index in range(1025)]
     assert ToolCallRepair(id_prefix="call_").repair(json.dumps(calls[:-1]).encode())
-    with pytest.raises(msgspec.ValidationError, match="over 1024"):
+    with pytest.raises(msgspec.ValidationError, match="1024"):
         ToolCallRepair(id_prefix="call_").repair(json.dumps(calls).encode())
 
 
