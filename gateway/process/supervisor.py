@@ -261,7 +261,7 @@ class Supervisor:
 
     async def _stop_ledger(self) -> None:
         with anyio.move_on_after(LEDGER_WAIT_S):  # after a short life it may still be starting
-            await wait_first(self._ledger.ready, self._forced)
+            await wait_first(self._ledger.ready, self._ledger.faulted, self._forced)
         self._ledger.is_ending = True
         if self._ledger.child is None:
             return  # what the spools hold is loaded with the next start

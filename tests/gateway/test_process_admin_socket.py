@@ -20,6 +20,7 @@ from gateway.channel import (
     socket_pair,
 )
 from gateway.clock import system_clock
+from gateway.ledger.database import sqlite_path
 from gateway.process import admin_socket
 from gateway.process.engines import EngineSupervisor
 from gateway.process.listeners import CannotListen, bind
@@ -247,6 +248,21 @@ async def test_a_second_gateway_on_one_spool_says_so_before_it_starts_anything(t
         with pytest.raises(ServeError, match="running already"):
             await second.run()
     second.listeners.close()
+
+
+async def test_a_gateway_whose_ledger_process_cannot_start_ends_without_waiting_for_it(tmp_path):
+    made = supervisor(tmp_path)
+    sqlite_path(made.loaded.database_url).mkdir(parents=True)  # no file can be there
+    ledger = made._ledger
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.run)
+        with anyio.fail_after(30):
+            await ledger.faulted.wait()
+        made.stop()
+        # Well under the 15 s for which one that is starting is waited for.
+        tasks.cancel_scope.deadline = anyio.current_time() + 10
+    assert not tasks.cancel_scope.cancelled_caught
+    assert made.is_stopping
 
 
 def test_a_port_that_is_taken_is_one_sentence():
