@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.ledger.errors import SpoolFull
 from tests.e2e.roads import CHEAP, deployments, readyz
 from tests.faults.traffic import Answer, ask
+from tests.gateway.ledger_samples import FakeClock, intent, open_spool, settlement
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ledger_rows import billed_pico_usd, ledger_rows
 from tests.support.scripted_upstream import Chat, UpstreamProcess
@@ -135,3 +137,23 @@ def _survive(gateway: GatewayProcess, upstream: UpstreamProcess, *, filler: Path
 def test_the_spool_really_was_on_the_small_disk(small_disk: Path) -> None:
     """Guards the test above: a mount that holds more would never fill."""
     assert os.statvfs(small_disk).f_blocks * os.statvfs(small_disk).f_frsize == SIZE_MIB << 20
+
+
+@pytest.mark.anyio
+async def test_a_disk_that_is_full_is_told_as_full_although_the_reserve_is_whole(
+    small_disk: Path,
+) -> None:
+    clock = FakeClock()
+    writer = open_spool(small_disk / "w", clock=clock.clock, reserve_bytes=1 << 20)
+    fill(small_disk / "filler")
+    with pytest.raises(SpoolFull):
+        for n in range(100):  # each is over before the next begins, as in a quiet hour
+            writer.append(intent(n))
+            writer.append(settlement(n))
+    for _ in range(3):
+        clock.pass_s(2)
+        assert "no room" in writer.fault()
+    (small_disk / "filler").unlink()
+    clock.pass_s(2)
+    assert writer.fault() == ""
+    await writer.close()
