@@ -34,7 +34,7 @@ def check_list(raw: bytes) -> None:
     """Look over a list before it is decoded, if it is long.
 
     Raises:
-        msgspec.DecodeError: It holds over `ITEMS_MAX` items, or is no list.
+        msgspec.DecodeError: It holds over `ITEMS_MAX` items, or was found to be no list.
     """
     if len(raw) > LONG_BYTES:
         _look_over(raw, _ITEMS)
@@ -44,13 +44,18 @@ def check_choices(body: bytes) -> None:
     """Look over the `choices` of an answer or a chunk before they are decoded, if it is long.
 
     Raises:
-        msgspec.DecodeError: There are over `ITEMS_MAX`, or it is no object with such a list.
+        msgspec.DecodeError: There are over `ITEMS_MAX`, or it was found to hold no such list.
     """
     if len(body) > LONG_BYTES:
         _look_over(body, _CHOICES)
 
 
 def _look_over(data: bytes, decoder: msgspec.json.Decoder[Any]) -> None:
+    at = -1
+    for _ in range(ITEMS_MAX):
+        at = data.find(b",", at + 1)
+        if at < 0:
+            return  # nor can there be as many items; an image has no commas, and is as long
     try:
         decoder.decode(data)
     except RecursionError:
