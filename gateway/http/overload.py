@@ -43,6 +43,10 @@ HOLD_S: Final = 0.008
 """The turn that an overload is held at, time of others on the processor included, refusals not. A
 request takes two to three turns; 64 clients that ask without pause make turns of 5 ms."""
 
+OTHERS_MAX: Final = 0.5
+"""Most time of others that counts, in proportion to what was computed here. To take in fewer
+requests does not shorten it: with all of it, others that take 8 ms a turn would leave no room."""
+
 CALM_S: Final = 0.0025
 """A turn below it leaves time unused: nothing waited."""
 
@@ -127,7 +131,7 @@ class Overload:
                 no overload of ours; but once there is one, clients wait for that as well.
         """
         if self.is_on:
-            self._hold(turn_s)
+            self._hold(turn_s, computed_s)
         elif computed_s > LONG_S:
             self._long_s += computed_s
             self._long_turns += 1
@@ -148,7 +152,7 @@ class Overload:
         self._refused = 0
         self._calm_s = self._unrefused_s = self._since_try_s = 0.0
 
-    def _hold(self, turn_s: float) -> None:
+    def _hold(self, turn_s: float, computed_s: float) -> None:
         refused, self._refused = self._refused, 0
         self._calm_s = max(0.0, self._calm_s + (turn_s if turn_s < CALM_S else -turn_s))
         self._unrefused_s = 0.0 if refused else self._unrefused_s + turn_s
@@ -168,7 +172,7 @@ class Overload:
                 return
             self._since_try_s = 0.0  # and the room is what it was
         else:
-            self._follow(turn_s, refused)
+            self._follow(min(turn_s, computed_s * (1 + OTHERS_MAX)), refused)
         self._left = self._room
 
     def _follow(self, turn_s: float, refused: int) -> None:

@@ -26,9 +26,10 @@ IDLE_TURN_S = 0.001
 class Worker:
     """A loop that spends half of a request's time on it in one turn, half in the next."""
 
-    def __init__(self, *, other_s: float = 0.0) -> None:
+    def __init__(self, *, other_s: float = 0.0, foreign_s: float = 0.0) -> None:
         self.overload = Overload()
         self.other_s = other_s  # of each turn, for streams
+        self.foreign_s = foreign_s  # of each turn, that other processes took
         self.answers = 0
         self.turn_s = IDLE_TURN_S
         self.now_s = 0.0
@@ -45,7 +46,7 @@ class Worker:
         self.answers = taken
         self.taken += taken
         self.refused += refused
-        self.turn_s = max(IDLE_TURN_S, work_s)
+        self.turn_s = max(IDLE_TURN_S, work_s) + self.foreign_s
         self.now_s += self.turn_s
         overload.note(self.turn_s, work_s)
 
@@ -148,6 +149,18 @@ def test_streams_that_fill_each_turn_leave_room_for_some():
     worker = Worker(other_s=0.1)
     worker.at_rate(200, 20)
     assert 0 < worker.taken < worker.refused
+
+
+@pytest.mark.parametrize("foreign_s", [0.004, 0.008, 0.016])
+def test_what_others_take_of_each_turn_leaves_room_for_most_of_what_there_is_time_for(foreign_s):
+    worker = Worker(foreign_s=foreign_s)
+    worker.at_rate(2 * SUSTAINED_RPS, 3)
+    assert worker.overload.is_on
+    possible = HOLD_S / (HOLD_S + foreign_s)
+    worker.at_rate(possible / 2 * SUSTAINED_RPS, 2)
+    worker.forget()
+    worker.at_rate(possible / 2 * SUSTAINED_RPS, 4)
+    assert worker.refused < 0.02 * worker.taken
 
 
 def test_few_clients_that_come_back_at_once_are_served_again_after_a_while():
