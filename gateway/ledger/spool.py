@@ -40,8 +40,6 @@ _LOCK_WAIT_S = 2.0
 # The loader holds the lock of a dead writer's directory for moments.
 _SETTLEMENT_BYTES = 2 * 1024
 # More than a settlement with a line on every meter takes.
-_ROOM_BYTES = 64 * 1024
-# So much has to be free before a full disk counts as one with room again.
 _DIGEST_STEP_BYTES = 256 * 1024
 # The digest may fall so far behind; hashing the rest when the segment is full takes 0.2 ms.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -306,10 +304,11 @@ class SpoolWriter:
                 raise SpoolFull(self.health_reason)
             self._full_tried_at_s = now_s
         needed_bytes = (self._open_attempts + 1) * _SETTLEMENT_BYTES
-        is_full = self._health is Health.FULL
         try:
-            # The reserve may be whole on a full disk: an intent needs room beside it.
-            has_room = self._take_reserve(needed_bytes) and not (is_full and self._is_disk_full())
+            has_room = self._take_reserve(needed_bytes)
+            if has_room and self._health is Health.FULL:
+                # The reserve may be whole on a full disk: an intent needs room beside it.
+                has_room = not spool_directory.is_disk_full(self._directory_descriptor)
         except OSError as error:
             self._fail(error)
             raise SpoolError(self._failure) from error
@@ -465,12 +464,6 @@ class SpoolWriter:
             return False
         self._reserved_bytes = size_bytes
         return True
-
-    def _is_disk_full(self) -> bool:
-        """Whether the file system says that it has no room; not all say, a quota does not show."""
-        found = os.fstatvfs(self._directory_descriptor)
-        blocks = found.f_bavail if os.geteuid() else found.f_bfree  # root has the last ones, too
-        return found.f_blocks > 0 and blocks * found.f_frsize < _ROOM_BYTES
 
     def _refuse_intents(self) -> None:
         if self._health is Health.OK:

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 LOCK_NAME = "lock"
 RESERVE_NAME = "reserve"
 _RETRY_LOCK_S = 0.01
+_ROOM_BYTES = 64 * 1024
+# So much has to be free before a full disk counts as one with room again.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,17 @@ def is_in_place(directory: Path, *, folder: int, file: int) -> bool:
     except OSError:
         return False  # nothing there, or no way to it
     return is_same and os.fstat(file).st_nlink > 0
+
+
+def is_disk_full(folder: int) -> bool:
+    """Whether the file system says that it has no room; not all say, and a quota does not show.
+
+    Args:
+        folder: Descriptor of a directory on it.
+    """
+    found = os.fstatvfs(folder)
+    blocks = found.f_bavail if os.geteuid() else found.f_bfree  # root has the last ones too
+    return found.f_blocks > 0 and blocks * found.f_frsize < _ROOM_BYTES
 
 
 def recover(directory: Path) -> Recovered:
