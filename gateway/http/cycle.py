@@ -24,7 +24,7 @@ from gateway.errors import BodyTooSlow
 from gateway.http.messages import ClientGone, check_length
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent, HTTPScope
+    from uvicorn._types import ASGI3Application, ASGIReceiveEvent, ASGISendEvent, HTTPScope
 
 CYCLE: Final = "fareway.cycle"
 """Key of an ASGI scope under which the application finds the connection's `Cycle`."""
@@ -161,6 +161,13 @@ class Cycle(RequestResponseCycle):
         self.waiting_for_100_continue = self._wants_100_continue()
         self.body = bytearray()
         self.is_buffered = True
+
+    async def run_asgi(self, app: ASGI3Application) -> None:
+        """As uvicorn's; afterwards the scope lets go of this request, which holds it."""
+        try:
+            await super().run_asgi(app)
+        finally:
+            del cast("dict[str, object]", cast("object", self.scope))[CYCLE]
 
     def note_gone(self) -> None:
         """The connection is lost; whoever works on this request is told."""

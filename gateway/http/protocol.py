@@ -153,7 +153,9 @@ class BoundedProtocol(asyncio.Protocol):
         self._turns.end()
         self._pipeline.clear()
         self._pieces.clear()
-        del self.parser  # it holds this protocol's methods
+        # What refers to this protocol goes, or each connection would be left to the collector.
+        self.cycle = self._served = None
+        del self.parser
 
     def shutdown(self) -> None:
         """Let the connection end, at once or after its answer; uvicorn's server asks for it."""
