@@ -43,6 +43,10 @@ class UnsupportedDatabase(LedgerError):
     """The database URL names a back end that is not built."""
 
 
+class UnusableDatabase(LedgerError):
+    """What the database holds is no ledger that this release can use; trying again is no help."""
+
+
 class BadQuery(LedgerError):
     """A report was asked for that has no meaning."""
 

@@ -11,11 +11,11 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from gateway.ledger.database import migrating_engine
-from gateway.ledger.errors import DatabaseUnavailable
-from gateway.ledger.versions import newest_version
+from gateway.ledger.errors import DatabaseUnavailable, UnusableDatabase
+from gateway.ledger.versions import newest_version, versions
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -29,15 +29,27 @@ def upgrade(database_url: str, revision: str = _HEAD) -> None:
 
     Raises:
         DatabaseUnavailable: Another process held the database too long.
+        UnusableDatabase: It is no database, or of a version that this release does not know.
     """
     try:
-        if revision == _HEAD and current(database_url) == head():
+        found = current(database_url)
+        if found is not None and found not in versions():
+            raise UnusableDatabase(
+                f"the database is at schema version {found}, which this release does not know:"
+                " serve with the release that made it, or name another one in storage.database"
+            )
+        if revision == _HEAD and found == head():
             return
         from alembic import command
 
         _with_connection(database_url, lambda config: command.upgrade(config, revision))
     except OperationalError as error:
         raise DatabaseUnavailable(f"the database did not take the schema: {error.orig}") from error
+    except DatabaseError as error:
+        raise UnusableDatabase(
+            f"the ledger's database cannot be used ({error.orig}): mend the file, put a copy in its"
+            " place, or name another one in storage.database"
+        ) from error
 
 
 def downgrade(database_url: str, revision: str) -> None:

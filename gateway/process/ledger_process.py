@@ -35,7 +35,7 @@ from gateway.ledger.rounds import LoaderStats
 from gateway.ledger.service import LedgerService
 from gateway.ledger.verify import Verification
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
-from gateway.process.messages import LedgerStart
+from gateway.process.messages import UNUSABLE_DATABASE, LedgerStart
 from gateway.telemetry.logs import set_up_logging
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ _CODES: Mapping[type[LedgerError], str] = {
     errors.KeyConflict: "key_conflict",
     errors.UnknownKey: "unknown_key",
     errors.UnsupportedDatabase: "unsupported_database",
+    errors.UnusableDatabase: UNUSABLE_DATABASE,
 }
 
 

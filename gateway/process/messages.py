@@ -6,6 +6,9 @@ import msgspec
 
 from gateway.auth.directory import KeyRecord
 
+UNUSABLE_DATABASE = "unusable_database"
+"""The code of a refusal that no second start of the ledger process would change."""
+
 
 class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A checked configuration as the supervisor read it; its files may say something else by now.

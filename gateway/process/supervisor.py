@@ -35,7 +35,12 @@ from gateway.process.keeper import Keeper, wait_first
 from gateway.process.key_board import KeyBoard
 from gateway.process.launch import LEDGER_MODULE, HeadStart
 from gateway.process.listeners import Listeners
-from gateway.process.messages import EngineSpeed, LedgerStart, ServiceStatus
+from gateway.process.messages import (
+    UNUSABLE_DATABASE,
+    EngineSpeed,
+    LedgerStart,
+    ServiceStatus,
+)
 from gateway.process.preflight import ServeError
 from gateway.process.reload import Reloader
 from gateway.process.worker_fleet import WorkerFleet
@@ -98,6 +103,8 @@ class Supervisor:
     _desk: MetricsDesk = field(init=False)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _forced: asyncio.Event = field(default_factory=asyncio.Event)
+    _refused: asyncio.Event = field(default_factory=asyncio.Event)  # by the ledger, for good
+    _refusal: str = ""
 
     def __post_init__(self) -> None:
         """Put the parts together; nothing runs yet."""
@@ -211,7 +218,9 @@ class Supervisor:
 
     async def _wait_for_ledger(self) -> None:
         with anyio.move_on_after(START_TIMEOUT_S):
-            await self._ledger.ready.wait()
+            await wait_first(self._ledger.ready, self._refused)
+        if self._refused.is_set():
+            raise ServeError(self._refusal)
         if not self._ledger.ready.is_set():
             raise ServeError(
                 f"ledger did not start within {START_TIMEOUT_S:g} s:"
@@ -238,9 +247,15 @@ class Supervisor:
             spool_dir=str(self.loaded.spool_dir),
             log_format=self.loaded.settings.telemetry.log_format,
         )
-        keys = await child.channel.call(
-            "start", start, result_type=list[KeyRecord], timeout_s=START_TIMEOUT_S
-        )
+        try:
+            keys = await child.channel.call(
+                "start", start, result_type=list[KeyRecord], timeout_s=START_TIMEOUT_S
+            )
+        except RemoteError as error:
+            if error.code == UNUSABLE_DATABASE:
+                self._refusal = str(error)
+                self._refused.set()
+            raise
         await self._take_keys(keys)
 
     async def _take_keys(self, keys: list[KeyRecord]) -> None:

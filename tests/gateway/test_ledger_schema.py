@@ -29,7 +29,7 @@ from gateway.ledger.columns import (
     PicoTotal,
 )
 from gateway.ledger.database import migrating_engine, reading_engine, sqlite_path, writing_engine
-from gateway.ledger.errors import DatabaseUnavailable, UnsupportedDatabase
+from gateway.ledger.errors import DatabaseUnavailable, UnsupportedDatabase, UnusableDatabase
 from gateway.ledger.loader import Loader
 from tests.gateway.ledger_samples import (
     FakeClock,
@@ -106,6 +106,27 @@ def test_a_failed_migration_leaves_nothing_behind(tmp_path):
     with pytest.raises(DatabaseUnavailable, match="already exists"):
         migrate.upgrade(url)
     assert tables(url) == {"meta"}
+
+
+def test_a_version_of_a_later_release_is_refused_and_left_alone(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    migrate.upgrade(url)
+    engine = migrating_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    before = tables(url)
+    with pytest.raises(UnusableDatabase, match="version 9999, which this release does not know"):
+        migrate.upgrade(url)
+    assert (migrate.current(url), tables(url)) == ("9999", before)
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"notes of a meeting, long enough for a page" * 100)
+    kept = path.read_bytes()
+    with pytest.raises(UnusableDatabase, match="file is not a database"):
+        migrate.upgrade(f"sqlite:///{path}")
+    assert path.read_bytes() == kept
 
 
 def test_the_database_file_is_for_its_owner_only(tmp_path):

@@ -265,6 +265,16 @@ async def test_a_gateway_whose_ledger_process_cannot_start_ends_without_waiting_
     assert made.is_stopping
 
 
+async def test_a_gateway_whose_database_is_none_ends_at_once_with_a_sentence(tmp_path):
+    made = supervisor(tmp_path)
+    path = sqlite_path(made.loaded.database_url)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"notes of a meeting, long enough for a page" * 100)
+    with anyio.fail_after(30), pytest.raises(ServeError, match="file is not a database"):
+        await made.run()
+    made.listeners.close()
+
+
 def test_a_port_that_is_taken_is_one_sentence():
     taken = bind("127.0.0.1", 0, count=2)
     port = taken.sockets[0].getsockname()[1]
