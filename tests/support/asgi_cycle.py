@@ -40,10 +40,12 @@ class AsgiCycle:
         self.start(status, headers)
         self.finish(body)
 
-    def start(self, status: int, headers: bytes) -> None:
+    def start(self, status: int, headers: bytes, first: bytes = b"") -> None:
         self.response_started = True
         pairs = [tuple(line.split(b": ", 1)) for line in headers.split(b"\r\n") if line]
         self.messages.append({"type": "http.response.start", "status": status, "headers": pairs})
+        if first:
+            self.write(first)
 
     def write(self, data: bytes) -> None:
         self.messages.append({"type": "http.response.body", "body": data, "more_body": True})
