@@ -33,13 +33,13 @@ def upgrade(database_url: str, revision: str = _HEAD) -> None:
     """
     try:
         found = current(database_url)
+        if revision == _HEAD and found == head():
+            return  # as most starts do
         if found is not None and found not in versions():
             raise UnusableDatabase(
                 f"the database is at schema version {found}, which this release does not know:"
                 " serve with the release that made it, or name another one in storage.database"
             )
-        if revision == _HEAD and found == head():
-            return
         from alembic import command
 
         _with_connection(database_url, lambda config: command.upgrade(config, revision))
