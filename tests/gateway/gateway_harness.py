@@ -299,13 +299,19 @@ def body(*, stream: bool = False, usage: bool = False, **changes: object) -> dic
     return made
 
 
-def request_bytes(content: bytes, *, path: str = "/v1/chat/completions", headers: Sequence[str] = ()) -> bytes:  # fmt: skip
-    """A raw HTTP/1.1 request with our key; asks the server to close afterwards."""
+def request_bytes(
+    content: bytes,
+    *,
+    path: str = "/v1/chat/completions",
+    headers: Sequence[str] = (),
+    is_last: bool = True,
+) -> bytes:
+    """A raw HTTP/1.1 request with our key; the last one asks the server to close afterwards."""
     lines = [
         f"POST {path} HTTP/1.1",
         "host: gateway",
         f"authorization: Bearer {KEY}",
-        "connection: close",
+        *(["connection: close"] if is_last else []),
         *headers,
     ]
     if not any(

@@ -21,7 +21,7 @@ def anyio_backend():
     return ("asyncio", {"use_uvloop": True})
 
 
-CHAT = request_bytes(json.dumps(body()).encode()).replace(b"connection: close\r\n", b"")
+CHAT = request_bytes(json.dumps(body()).encode(), is_last=False)
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 ENDS = {
     "after a request": [CHAT],

@@ -44,8 +44,7 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 def chat(**changes: object) -> bytes:
-    kept = request_bytes(json.dumps(body(**changes)).encode())
-    return kept.replace(b"connection: close\r\n", b"")
+    return request_bytes(json.dumps(body(**changes)).encode(), is_last=False)
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:

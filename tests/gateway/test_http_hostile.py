@@ -232,7 +232,7 @@ BEHIND_ANOTHER = {
 @pytest.mark.parametrize("data", BEHIND_ANOTHER.values(), ids=BEHIND_ANOTHER.keys())
 async def test_nothing_is_said_into_the_answer_of_another_request(tmp_path, data):
     async with serving(tmp_path) as gateway:
-        one = request_bytes(json.dumps(body()).encode()).replace(b"connection: close\r\n", b"")
+        one = request_bytes(json.dumps(body()).encode(), is_last=False)
         assert await gateway.raw(one + data) == b""
 
 
@@ -240,7 +240,7 @@ async def test_what_follows_a_request_to_connect_is_dropped(tmp_path):
     provider = FakeProvider(name="a", scripts=[[0.2, *answer("late")]])
     async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": provider}) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        one = request_bytes(json.dumps(body()).encode()).replace(b"connection: close\r\n", b"")
+        one = request_bytes(json.dumps(body()).encode(), is_last=False)
         writer.write(one + b"CONNECT /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         await anyio.sleep(0.05)
         writer.write(b"\x16\x03\x01")  # in a read of its own, before an answer

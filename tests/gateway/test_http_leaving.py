@@ -21,8 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 def request(**changes: object) -> bytes:
-    kept = request_bytes(json.dumps(body(**changes)).encode())
-    return kept.replace(b"connection: close\r\n", b"")
+    return request_bytes(json.dumps(body(**changes)).encode(), is_last=False)
 
 
 def thinking(folder, pause_s: float, *, http: type[asyncio.Protocol] = BoundedProtocol):

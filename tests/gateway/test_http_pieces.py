@@ -41,8 +41,7 @@ def chunked(content: bytes, size: int) -> bytes:
 
 
 def chat(content: bytes, *, is_last: bool = True) -> bytes:
-    whole = request_bytes(content, headers=["transfer-encoding: chunked"])
-    return whole if is_last else whole.replace(b"connection: close\r\n", b"")
+    return request_bytes(content, headers=["transfer-encoding: chunked"], is_last=is_last)
 
 
 class Counting(BoundedProtocol):

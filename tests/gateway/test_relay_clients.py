@@ -98,7 +98,7 @@ async def test_a_client_that_leaves_takes_the_request_behind_it_along(tmp_path):
     # Of requests in a pipeline only the last is told by the server library that its client left.
     engine = FakeProvider(name="a", scripts=[[answer("one")[0], 30.0]])
     content = json.dumps(body()).encode()
-    request = request_bytes(content).replace(b"connection: close\r\n", b"")
+    request = request_bytes(content, is_last=False)
     async with running_gateway(tmp_path, {"a": NOWHERE}, providers={"a": engine}) as gateway:
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(request * 2)
