@@ -38,7 +38,15 @@ class AttemptStatus(StrEnum):
     """The request was sent and no count came back: nothing booked, exposure kept."""
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True, tag="intent", tag_field="kind", gc=False):
+class Intent(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="intent",
+    tag_field="kind",
+    gc=False,
+    omit_defaults=True,
+):
     """Written before an attempt is dispatched; alone it means that the outcome is unknown.
 
     Attributes:
@@ -61,6 +69,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, tag="intent", tag_field=
         is_stream: Whether the client asked for a stream.
         route: The HTTP route, for example `chat.completions`.
         lifetime_s: Seconds after which an unsettled intent counts as lost.
+        hold_pico_usd: What the attempt holds in each of its leases until it is booked.
+        lease_ids: The leases of the budgets that it counts against, 16 bytes each.
     """
 
     event_id: Id
@@ -82,6 +92,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, tag="intent", tag_field=
     is_stream: bool
     route: str
     lifetime_s: Annotated[float, Meta(ge=0, le=1e9)]
+    hold_pico_usd: PicoUsdAmount = 0
+    lease_ids: tuple[Id, ...] = ()
 
 
 class Settlement(

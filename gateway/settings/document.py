@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from gateway.settings.credentials import AdminSettings, SecretsSettings
+from gateway.settings.finance import FinanceSettings
 from gateway.settings.models import ModelSettings
 from gateway.settings.privacy import PrivacySettings
 from gateway.settings.providers import ProviderSettings
@@ -45,5 +46,7 @@ class Settings(Section):
     """Tags, floor, detectors and sinks."""
     routing: RoutingSettings = Field(default_factory=RoutingSettings)
     """How a deployment is chosen and how often it is tried."""
+    finance: FinanceSettings = Field(default_factory=FinanceSettings)
+    """How spend is reported."""
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     """Logs and traces."""

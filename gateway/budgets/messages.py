@@ -1,0 +1,194 @@
+"""What workers, supervisor and ledger process say to each other about budgets.
+
+A budget caps what its scope spends in a window of time. For each window the database has a bucket
+with what was spent, what is reserved, and what is exposed (attempts whose bill is unknown); the sum
+of the three never passes the limit by a reservation. A worker takes **leases** on a bucket: durable
+reservations of a slab, out of which it makes the **holds** of its requests in memory. A hold stays
+in its lease until the ledger has booked the attempt, and is then given up whole while the cost is
+counted as spent; so a bucket's reserved amount is always the sum of its leases, and each lease
+covers everything that its worker has in flight, in its spool, and in hand.
+
+Workers import this module and never the ones that query: they load no SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+
+class BudgetScope(StrEnum):
+    """Whose spend a budget caps, from the widest to the narrowest."""
+
+    ORGANISATION = "organisation"
+    TEAM = "team"
+    PROJECT = "project"
+    KEY = "key"
+    COST_TAG = "cost_tag"
+
+
+class BudgetWindow(StrEnum):
+    """When a budget starts again, in its time zone."""
+
+    DAY = "day"
+    WEEK = "week"
+    """From Monday."""
+    MONTH = "month"
+    FISCAL = "fiscal"
+    """From the first day of the fiscal year."""
+    TOTAL = "total"
+    """Never."""
+
+
+class OnExceed(StrEnum):
+    """What a budget without room does to a request."""
+
+    BLOCK = "block"
+    CHEAPEST_ONLY = "cheapest_only"
+    ALERT = "alert"
+
+
+class BudgetRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One budget as workers need it.
+
+    Attributes:
+        budget_id: Its row in the database; the same on every machine.
+        name: For messages, for example `team payments, month`.
+        scope: What the following four name; the others are empty.
+        team: Of a team, a project, a key or a team's cost tag.
+        project: Of a project.
+        key_id: Public id of a key.
+        cost_tag: Name and value of a cost tag, None for other scopes; `team` narrows it to one.
+        limit_pico_usd: At least 0.
+        window: When it starts again.
+        time_zone: IANA name.
+        fiscal_month: Month in which the fiscal year begins, 1 to 12.
+        on_exceed: What happens when it has no room.
+    """
+
+    budget_id: int
+    name: str
+    scope: BudgetScope
+    team: str = ""
+    project: str = ""
+    key_id: str = ""
+    cost_tag: tuple[str, str] | None = None
+    limit_pico_usd: int
+    window: BudgetWindow
+    time_zone: str = "UTC"
+    fiscal_month: int = 1
+    on_exceed: OnExceed = OnExceed.BLOCK
+
+
+class BudgetRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Every budget in force; replaces what a worker has.
+
+    Attributes:
+        rules: By falling width of their scope.
+        revision: Grows with every change.
+    """
+
+    rules: tuple[BudgetRule, ...] = ()
+    revision: int = 0
+
+
+class LeaseWant(msgspec.Struct, frozen=True, kw_only=True):
+    """A slab that a worker would like to have on one bucket.
+
+    Attributes:
+        budget_id: The budget.
+        window_start_us: Of the window, microseconds since the epoch.
+        at_least_pico_usd: The upper bound of the request that waits for it; 0 where none waits.
+        wanted_pico_usd: What it would use soon. The ledger grants at most 1 % of what remains, but
+            at least `at_least_pico_usd`, or nothing.
+    """
+
+    budget_id: int
+    window_start_us: int
+    at_least_pico_usd: int
+    wanted_pico_usd: int
+
+
+class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker asks for slabs; all of its leases are renewed by it.
+
+    Attributes:
+        directory: Name of the worker's spool directory.
+        session: Of the worker's spool writer; leases die with it, once all it wrote is booked.
+        wants: One per bucket; none only renews.
+        returns: Unused parts that it gives back, by lease.
+        is_last_try: Whether what waits in spools and in other workers' hands was asked for before;
+            what does not fit now is refused.
+    """
+
+    directory: str
+    session: Id
+    wants: tuple[LeaseWant, ...] = ()
+    returns: dict[Id, int] = {}
+    is_last_try: bool = False
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """A granted slab.
+
+    Attributes:
+        lease_id: 16 bytes; intents name it.
+        budget_id: The budget.
+        window_start_us: Of the window that it may be spent in.
+        window_end_us: First microsecond after it.
+        amount_pico_usd: Above 0.
+    """
+
+    lease_id: Id
+    budget_id: int
+    window_start_us: int
+    window_end_us: int
+    amount_pico_usd: int
+
+
+class BudgetState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one bucket stands.
+
+    Attributes:
+        budget_id: The budget.
+        window_start_us: Of the window.
+        window_end_us: First microsecond after it: when the budget starts again.
+        limit_pico_usd: Of the budget now.
+        spent_pico_usd: Booked in the window.
+        reserved_pico_usd: Sum of the leases.
+        exposed_pico_usd: Upper bounds of attempts whose bill is unknown.
+    """
+
+    budget_id: int
+    window_start_us: int
+    window_end_us: int
+    limit_pico_usd: int
+    spent_pico_usd: int
+    reserved_pico_usd: int
+    exposed_pico_usd: int
+
+    @property
+    def room_pico_usd(self) -> int:
+        """What can still be reserved; never below 0."""
+        used = self.spent_pico_usd + self.reserved_pico_usd + self.exposed_pico_usd
+        return max(self.limit_pico_usd - used, 0)
+
+
+class LeaseReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What was granted, and the buckets that had no room.
+
+    Attributes:
+        leases: At most one per want.
+        shortages: The state of each bucket whose `at_least_pico_usd` did not fit.
+        rules_revision: Of the budgets that it was decided by; newer than the worker's when a budget
+            was changed meanwhile.
+    """
+
+    leases: tuple[Lease, ...] = ()
+    shortages: tuple[BudgetState, ...] = ()
+    rules_revision: int = 0

@@ -1,0 +1,52 @@
+"""Section `finance`: how spend is reported, and when its periods begin."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from gateway.settings.scalars import FilePath, Many, Section
+
+COST_TAGS_MAX = 8
+
+
+def _check_time_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError("must be the IANA name of a time zone, such as Europe/Berlin") from error
+    return value
+
+
+def _check_cost_tags(value: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(value)) < len(value):
+        raise ValueError("names a cost tag twice")
+    if len(value) > COST_TAGS_MAX:
+        raise ValueError(f"names more than {COST_TAGS_MAX} cost tags")
+    return value
+
+
+TimeZone = Annotated[str, AfterValidator(_check_time_zone)]
+"""IANA name of a time zone."""
+Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
+"""Three letters of ISO 4217."""
+TagName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_.:-]{1,64}$")]
+
+
+class FinanceSettings(Section):
+    """Reporting of spend; amounts in the ledger are always picodollars."""
+
+    organisation: Annotated[str, StringConstraints(min_length=1, max_length=120)] = "Fareway"
+    """Who bills the teams, as it stands on statements and exports."""
+    time_zone: TimeZone = "UTC"
+    """Zone of days and months in reports and budgets that do not name one."""
+    fiscal_year_start_month: int = Field(default=1, ge=1, le=12)
+    """Month in which the fiscal year begins."""
+    currency: Currency = "USD"
+    """Currency of reports that do not name one; others than USD need rates."""
+    rates_file: FilePath | None = None
+    """CSV file of exchange rates with the columns day, base, quote, rate and source."""
+    cost_tags: Annotated[Many[TagName], AfterValidator(_check_cost_tags)] = ()
+    """Cost tags that have sums of their own; the others are kept with each attempt only."""
