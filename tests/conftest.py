@@ -18,6 +18,19 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+# Fixtures: real databases.
+from tests.support.postgres import postgres_server, postgres_url, shared_postgres
+from tests.support.redis import redis_server, redis_url, shared_redis
+
+__all__ = (
+    "postgres_server",
+    "postgres_url",
+    "redis_server",
+    "redis_url",
+    "shared_postgres",
+    "shared_redis",
+)
+
 # Nobody's timing on a shared machine is a reason to fail (style 9): no deadlines, no health check
 # that measures time.
 _ANY_SPEED = hypothesis.settings(
