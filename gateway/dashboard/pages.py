@@ -8,7 +8,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Protocol
 from urllib.parse import parse_qsl
 
@@ -20,6 +19,7 @@ from gateway.auth.credentials import is_sendable
 from gateway.auth.directory import AuthFailure, KeyDirectory, Principal
 from gateway.auth.keys import RandomBytes
 from gateway.clock import Clock
+from gateway.dashboard.assets import Assets, load_assets
 from gateway.dashboard.figures import clock_time, day_query, request_lines, spend_table
 from gateway.dashboard.protection import is_https, is_same_origin
 from gateway.dashboard.sessions import (
@@ -34,6 +34,7 @@ from gateway.errors import LedgerUnavailable
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport
 
 PATH = "/ui"
+ASSETS = f"{PATH}/static/"
 REQUESTS_SHOWN = 50
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 8
@@ -65,14 +66,14 @@ class Dashboard:
         ledger: Where the numbers come from.
         clock: Time.
         templates: Compiled once.
-        style: The style sheet.
+        assets: Style sheets and scripts.
     """
 
     sessions: Sessions
     ledger: LedgerReader
     clock: Clock
     templates: Environment
-    style: bytes
+    assets: Assets
 
     def router(self) -> APIRouter:
         """The routes as FastAPI wants them."""
@@ -83,7 +84,7 @@ class Dashboard:
             ("GET", "/login", self.login_form),
             ("POST", "/login", self.log_in),
             ("POST", "/logout", self.log_out),
-            ("GET", "/static/fareway.css", self.style_sheet),
+            ("GET", "/static/{name:path}", self.asset),
         )
         for method, path, endpoint in routes:
             router.add_api_route(path, endpoint, methods=[method], response_model=None)
@@ -149,9 +150,13 @@ class Dashboard:
         answer.delete_cookie(SESSION_COOKIE, path=PATH)
         return answer
 
-    async def style_sheet(self) -> Response:
-        """The one style sheet."""
-        return Response(self.style, media_type="text/css")
+    async def asset(self, request: Request, name: str) -> Response:
+        """A style sheet, a script or a library of the pages."""
+        return self.assets.response(
+            name,
+            digest=request.query_params.get("v"),
+            known=request.headers.get("if-none-match"),
+        )
 
     def _session(self, request: Request) -> Session | None:
         return self.sessions.read(request.cookies.get(SESSION_COOKIE, ""))
@@ -227,6 +232,8 @@ def make_dashboard(
         auto_reload=False,
     )
     templates.filters["shown"] = _shown
+    assets = load_assets()
+    templates.globals["asset"] = assets.url
     return Dashboard(
         sessions=Sessions(
             key=session_key, directory=directory, wall_us=clock.wall_us, random_bytes=random_bytes
@@ -234,7 +241,7 @@ def make_dashboard(
         ledger=ledger,
         clock=clock,
         templates=templates,
-        style=(files(_PACKAGE) / "static" / "fareway.css").read_bytes(),
+        assets=assets,
     )
 
 

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Match
 
 from gateway import errors
 from gateway.auth.keys import RandomBytes
-from gateway.dashboard.pages import make_dashboard
+from gateway.dashboard.pages import ASSETS, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
 from gateway.http import admin, openapi
 from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
@@ -103,7 +103,8 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification, version 3."""
         service = self._service
-        answer = _Answer(service.new_id(), send)
+        is_asset = cast("str", scope["path"]).startswith(ASSETS)
+        answer = _Answer(service.new_id(), send, may_be_kept=is_asset)
         service.enter()
         try:
             body = await self._admit(scope, receive)
@@ -143,11 +144,16 @@ class Gate:
 
 
 class _Answer:
-    """One answer: its request id and the headers that every answer carries."""
+    """One answer: its request id and the headers that every answer carries.
 
-    def __init__(self, request_id: bytes, send: Send) -> None:
+    Args:
+        may_be_kept: Whether it may say itself for how long browsers keep it.
+    """
+
+    def __init__(self, request_id: bytes, send: Send, *, may_be_kept: bool) -> None:
         self.request_id = request_id
         self.is_started = False
+        self.may_be_kept = may_be_kept
         self._send = send
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
@@ -155,6 +161,8 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.is_started = True
             ours = [*request_id_headers(self.request_id), *SECURITY_HEADERS]
+            if self.may_be_kept:
+                ours = [one for one in ours if one[0] != b"cache-control"]
             names = {name for name, _ in ours}
             theirs = cast("Headers", message.get("headers", ()))
             message["headers"] = [*ours, *(one for one in theirs if one[0].lower() not in names)]
