@@ -233,7 +233,7 @@ def make_dashboard(
     )
     templates.filters["shown"] = _shown
     assets = load_assets()
-    templates.globals["asset"] = assets.url
+    templates.globals.update(asset=assets.url)
     return Dashboard(
         sessions=Sessions(
             key=session_key, directory=directory, wall_us=clock.wall_us, random_bytes=random_bytes
