@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request, Response
@@ -233,7 +233,7 @@ def make_dashboard(
     )
     templates.filters["shown"] = _shown
     assets = load_assets()
-    templates.globals.update(asset=assets.url)
+    cast("dict[str, object]", templates.globals)["asset"] = assets.url
     return Dashboard(
         sessions=Sessions(
             key=session_key, directory=directory, wall_us=clock.wall_us, random_bytes=random_bytes
