@@ -12,7 +12,7 @@ GatewayError
     HeadersTooLarge        request line and headers are over 64 KiB
     BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound
   AccessFault                the key must change
-    InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired
+    InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired, RoleRequired
     UpstreamForbidden        every upstream refuses this account, country or use
   CapacityFault              come back later           (retry_after_s)
     UpstreamRateLimited, PrivateCapacityUnavailable, NoHealthyDeployment, Draining,
@@ -145,6 +145,10 @@ class PrivacyDenied(AccessFault):
 
 class AdminRequired(AccessFault):
     """The route is the administrator's; the key is a team's."""
+
+
+class RoleRequired(AccessFault):
+    """The roles of whoever asks do not include this."""
 
 
 class UpstreamForbidden(AccessFault):

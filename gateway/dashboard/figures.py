@@ -108,14 +108,14 @@ class SpendTable:
     nominal: str
 
 
-def day_query(now_us: int, team: str | None) -> SpendQuery:
-    """Spend of the UTC day so far, by team; the team's rows only when one is given."""
+def day_query(now_us: int, teams: tuple[str, ...] | None) -> SpendQuery:
+    """Spend of the UTC day so far, by team; only these teams' rows when they are given."""
     day_us = now_us - now_us % DAY_US
     return SpendQuery(
         group_by=(GroupBy.TEAM,),
         from_us=day_us,
         to_us=day_us + DAY_US,
-        filters={} if team is None else {GroupBy.TEAM: team},
+        teams=teams,
     )
 
 

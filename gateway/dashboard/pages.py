@@ -15,6 +15,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from gateway.access.asking import viewer_of
+from gateway.access.permissions import Action, restriction_for
+from gateway.access.roles import ADMINISTRATOR, Viewer, key_holder
 from gateway.auth.credentials import is_sendable
 from gateway.auth.directory import AuthFailure, KeyDirectory, Principal
 from gateway.auth.keys import RandomBytes
@@ -35,6 +38,7 @@ from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendRe
 
 PATH = "/ui"
 ASSETS = f"{PATH}/static/"
+LOGIN = f"{PATH}/login"
 REQUESTS_SHOWN = 50
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 8
@@ -92,31 +96,32 @@ class Dashboard:
 
     async def overview(self, request: Request) -> Response:
         """Spend of the day and the newest requests: of everybody, or of the key's team."""
-        session = self._session(request)
-        if session is None:
-            return _to(f"{PATH}/login")
-        principal = session.principal
+        viewer = viewer_of(request)
         now_us = self.clock.wall_us()
-        shown: dict[str, object] = {
-            "principal": principal,
-            "form_token": self.sessions.form_token(session),
-            "now": clock_time(now_us),
-        }
-        team = None if principal.is_admin else principal.team
+        shown = {**self._frame(request), "now": clock_time(now_us)}
+        of_spend = restriction_for(viewer, Action.READ_SPEND)
+        of_requests = restriction_for(viewer, Action.READ_REQUESTS)
         try:
             is_complete = await self.ledger.catch_up()
-            report = await self.ledger.spend_report(day_query(now_us, team))
+            report = await self.ledger.spend_report(day_query(now_us, of_spend.sums))
             requests = await self.ledger.recent_requests(
-                RecentQuery(count=REQUESTS_SHOWN, team=team)
+                RecentQuery(count=REQUESTS_SHOWN, teams=of_requests.sums)
             )
         except LedgerUnavailable:
             return self._page("away.html", shown, status=503)
         shown |= {
             "is_complete": is_complete,
+            "sees_spend": not of_spend.is_nothing,
+            "sees_requests": not of_requests.is_nothing,
             "spend": spend_table(report, now_us),
             "requests": request_lines(requests, now_us),
         }
         return self._page("overview.html", shown)
+
+    async def refused(self, request: Request, reason: str) -> Response:
+        """Say that the roles of whoever looks do not include this page."""
+        shown = {**self._frame(request), "reason": reason}
+        return self._page("role_required.html", shown, status=403)
 
     async def login_form(self, request: Request) -> Response:
         """Ask for a key, unless the browser has a session."""
@@ -157,6 +162,22 @@ class Dashboard:
             digest=request.query_params.get("v"),
             known=request.headers.get("if-none-match"),
         )
+
+    async def viewer(self, request: Request) -> Viewer | None:
+        """Who has the browser's session, None for nobody."""
+        session = self._session(request)
+        if session is None:
+            return None
+        principal = session.principal
+        if principal.is_admin:
+            return ADMINISTRATOR
+        return key_holder(principal.key_id, principal.key_name, principal.team)
+
+    def _frame(self, request: Request) -> dict[str, object]:
+        """What every page of those who are logged in shows."""
+        session = self._session(request)
+        assert session is not None, "the entrance lets nobody else in"
+        return {"viewer": viewer_of(request), "form_token": self.sessions.form_token(session)}
 
     def _session(self, request: Request) -> Session | None:
         return self.sessions.read(request.cookies.get(SESSION_COOKIE, ""))

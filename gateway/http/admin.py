@@ -1,6 +1,7 @@
-"""`/admin/v1`: keys, teams, spend, requests, status; the administrator's key only.
+"""`/admin/v1`: keys, teams, spend, requests, status; with the administrator's key or a session.
 
-`gateway.http.pages` lets nobody else in here, before any body is looked at.
+`gateway.http.entrance` decides who gets in, before any body is looked at, and gives each handler
+the rows that it may touch.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from gateway import errors
+from gateway.access.asking import Within
+from gateway.access.restriction import Restriction
 from gateway.admission.admit import TeamRules
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import RandomBytes, make_key
@@ -76,18 +79,19 @@ class AdminApi:
         )
         return router
 
-    async def list_keys(self) -> KeyList:
+    async def list_keys(self, within: Within) -> KeyList:
         """List every key, those of the configuration file included; never the keys themselves."""
         now_us = self._service.clock.wall_us()
         declared = [record for record in self._service.directory.records if _is_of_file(record)]
         views = [_key_view(record, now_us, stored=None) for record in declared]
         made = await self._calls.list_keys()
         views += [_key_view(stored.record, now_us, stored=stored) for stored in made]
+        views = [view for view in views if within.has(view.team, "")]
         return KeyList(keys=sorted(views, key=lambda view: (view.team, view.name)))
 
-    async def create_key(self, body: NewKeyBody) -> CreatedKey:
+    async def create_key(self, body: NewKeyBody, within: Within) -> CreatedKey:
         """Make a key; every worker takes it when this answers. Its text is shown only now."""
-        self._check_order(body)
+        self._check_order(body, within)
         key = make_key("live", self._random_bytes)
         record = KeyRecord(
             key_id=key.key_id,
@@ -110,9 +114,13 @@ class AdminApi:
             expires_at=body.expires_at,
         )
 
-    async def revoke_key(self, key_id: Annotated[str, Path(max_length=128)]) -> RevokedKey:
+    async def revoke_key(
+        self, key_id: Annotated[str, Path(max_length=128)], within: Within
+    ) -> RevokedKey:
         """Revoke a key; no worker takes it when this answers."""
         record = self._service.directory.record(key_id)
+        if record is not None and not within.has(record.team, ""):
+            raise errors.KeyNotFound(_no_key(key_id))
         if record is not None and _is_of_file(record):
             raise errors.KeyConflict(
                 f"key {key_id!r} is declared in the configuration file; take it out there",
@@ -121,15 +129,16 @@ class AdminApi:
         await self._calls.revoke_key(key_id)
         return RevokedKey(key_id=key_id)
 
-    async def list_teams(self) -> TeamList:
+    async def list_teams(self, within: Within) -> TeamList:
         """List every team of the configuration."""
         teams = self._service.admission.teams
-        return TeamList(teams=[_team_view(name, teams[name]) for name in sorted(teams)])
+        seen = sorted(name for name in teams if within.has_team(name))
+        return TeamList(teams=[_team_view(name, teams[name]) for name in seen])
 
-    async def spend(self, params: Annotated[SpendParams, Query()]) -> SpendAnswer:
+    async def spend(self, params: Annotated[SpendParams, Query()], within: Within) -> SpendAnswer:
         """Sum what was spent, exactly; bounds are quarter-hours, or UTC days for keys."""
         is_complete = await self._calls.catch_up()
-        document = report_document(await self._calls.spend_report(params.query()))
+        document = report_document(await self._calls.spend_report(params.query(within)))
         query = EffectiveQuery(
             by=params.by,
             from_=params.from_,
@@ -140,10 +149,14 @@ class AdminApi:
             {"query": query, "is_complete": is_complete, **document}, strict=True
         )
 
-    async def requests(self, params: Annotated[RequestParams, Query()]) -> RequestList:
+    async def requests(
+        self, params: Annotated[RequestParams, Query()], within: Within
+    ) -> RequestList:
         """List the newest requests: who, where, why, how much; no content."""
         is_complete = await self._calls.catch_up()
-        found = await self._calls.recent_requests(RecentQuery(count=params.limit, team=params.team))
+        found = await self._calls.recent_requests(
+            RecentQuery(count=params.limit, team=params.team, teams=within.sums)
+        )
         return RequestList(
             limit=params.limit,
             team=params.team,
@@ -164,7 +177,7 @@ class AdminApi:
             {**status, "keys_revision": revision, "ledger": ledger, "ledger_fault": fault}
         )
 
-    def _check_order(self, body: NewKeyBody) -> None:
+    def _check_order(self, body: NewKeyBody, within: Restriction) -> None:
         """Refuse a key that could never be used as it is asked for.
 
         Raises:
@@ -172,14 +185,14 @@ class AdminApi:
             KeyConflict: The configuration file has a key of that name in the team.
         """
         rules = self._service.admission.teams.get(body.team)
-        if rules is None:
-            known = sorted(self._service.admission.teams)
+        if rules is None or not within.has_team(body.team):
+            known = sorted(name for name in self._service.admission.teams if within.has_team(name))
             raise _unknown(f"no team {body.team!r}", "team", body.team, known)
         if body.project is not None and body.project not in rules.projects:
             known = sorted(rules.projects)
             message = f"team {body.team!r} has no project {body.project!r}"
             raise _unknown(message, "project", body.project, known)
-        self._check_models(body, rules)
+        self._check_models(body, rules, within)
         if body.expires_at is not None:
             now_us = self._service.clock.wall_us()
             if to_microseconds(body.expires_at) <= now_us:
@@ -194,10 +207,12 @@ class AdminApi:
                 param="name",
             )
 
-    def _check_models(self, body: NewKeyBody, rules: TeamRules) -> None:
+    def _check_models(self, body: NewKeyBody, rules: TeamRules, within: Restriction) -> None:
         fleet = self._service.admission.fleet
-        known = sorted({*fleet.models, *fleet.aliases, *fleet.deployments})
         team = KeyScope(models=rules.models)
+        known = sorted({*fleet.models, *fleet.aliases, *fleet.deployments})
+        if within.teams is not None:  # names that the team may not use are none of its business
+            known = [name for name in known if team.names(name)]
         for name in body.models or ():
             if not any(matches_glob(name, one) for one in known):
                 raise _unknown(f"no model is called {name!r}", "models", name, known)
@@ -211,6 +226,11 @@ def _unknown(message: str, param: str, given: str, known: Sequence[str]) -> erro
     near = difflib.get_close_matches(given[:128], known, n=3)
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     return errors.InvalidField(message + hint, param=param)
+
+
+def _no_key(key_id: str) -> str:
+    """The ledger's own words, so that a key that must not be known is as one that is not there."""
+    return f"no key with the id {key_id!r}; `fareway keys list` shows them"
 
 
 def _is_of_file(record: KeyRecord) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.access.restriction import Restriction
 from gateway.clock import from_microseconds, to_microseconds
 from gateway.ledger.views import GroupBy, RecentRequest, SpendQuery
 from gateway.settings.scalars import Instant, Name
@@ -123,13 +124,14 @@ class SpendParams(AdminModel):
         }
         return {name: value for name, value in given.items() if value is not None}
 
-    def query(self) -> SpendQuery:
-        """What the ledger is asked."""
+    def query(self, within: Restriction) -> SpendQuery:
+        """What the ledger is asked, of the rows that may be seen."""
         return SpendQuery(
             group_by=tuple(self.by),
             from_us=None if self.from_ is None else to_microseconds(self.from_),
             to_us=None if self.to is None else to_microseconds(self.to),
             filters=self.filters,
+            teams=within.sums,
         )
 
 

@@ -42,6 +42,7 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.ModelNotAllowed: ErrorRow(status=403, type="permission_error", code="model_not_allowed"),
     errors.PrivacyDenied: ErrorRow(status=403, type="permission_error", code="privacy_denied"),
     errors.AdminRequired: ErrorRow(status=403, type="permission_error", code="admin_required"),
+    errors.RoleRequired: ErrorRow(status=403, type="permission_error", code="role_required"),
     errors.UpstreamForbidden: ErrorRow(
         status=403, type="permission_error", code="upstream_forbidden", forbids_retry=True
     ),

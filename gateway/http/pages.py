@@ -1,8 +1,8 @@
 """Everything behind the hot routes: administration, dashboard, the OpenAPI document.
 
 FastAPI is loaded with this module, so a worker imports it when a page is first asked for. Around
-FastAPI stands one gate: it names the request, lets only the administrator into `/admin/v1`, bounds
-bodies before anything reads them, and is the boundary at which a fault of ours becomes an answer.
+FastAPI stands one gate: it names the request, asks the entrance who may go on, bounds bodies before
+anything reads them, and is the boundary at which a fault of ours becomes an answer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from typing import Any, TypedDict, cast
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 from starlette.routing import BaseRoute, Match
 
 from gateway import errors
+from gateway.access.roles import ADMINISTRATOR, Viewer, key_holder
 from gateway.auth.keys import RandomBytes
-from gateway.dashboard.pages import ASSETS, make_dashboard
+from gateway.dashboard.pages import ASSETS, LOGIN, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
 from gateway.http import admin, openapi
 from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
+from gateway.http.entrance import API, Entrance, LoginNeeded, check_routes
 from gateway.http.errors import error_headers, openai_body, row_of
 from gateway.http.messages import (
     AsgiApplication,
@@ -81,11 +84,17 @@ def make_pages(
     for router in routers:
         app.include_router(router)
     app.state.routes = [route for router in routers for route in router.routes]
+    check_routes(app.state.routes)
     app.add_exception_handler(errors.GatewayError, _answer_refusal)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(Exception, _answer_fault)
-    return Gate(service, app)
+    entrance = Entrance(
+        routes=app.state.routes,
+        viewer_of_key=lambda headers: _viewer_of_key(service, headers),
+        viewer_of_session=lambda scope: dashboard.viewer(Request(scope)),
+    )
+    return Gate(service, app, entrance=entrance, dashboard=dashboard)
 
 
 class Gate:
@@ -94,11 +103,17 @@ class Gate:
     Args:
         service: The worker's parts.
         app: What is behind it.
+        entrance: Decides who gets in.
+        dashboard: Says on a page why not.
     """
 
-    def __init__(self, service: Service, app: FastAPI) -> None:
+    def __init__(
+        self, service: Service, app: FastAPI, *, entrance: Entrance, dashboard: Dashboard
+    ) -> None:
         self._service = service
         self._app = app
+        self._entrance = entrance
+        self._dashboard = dashboard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification, version 3."""
@@ -107,10 +122,20 @@ class Gate:
         answer = _Answer(service.new_id(), send, may_be_kept=is_asset)
         service.enter()
         try:
-            body = await self._admit(scope, receive)
             # A HEAD is answered like a GET; the server leaves the body out.
             method = "GET" if scope["method"] == "HEAD" else cast("str", scope["method"])
             inner = {**scope, "method": method, _REQUEST_ID: answer.request_id.hex()}
+            try:
+                body = await self._admit(inner, receive)
+            except LoginNeeded:
+                await RedirectResponse(LOGIN, status_code=303)(inner, receive, answer.send)
+                return
+            except errors.RoleRequired as error:
+                if _is_api(inner):
+                    raise
+                page = await self._dashboard.refused(Request(inner), error.message)
+                await page(inner, receive, answer.send)
+                return
             await self._app(inner, _replay(body), answer.send)
         except errors.GatewayError as error:
             await answer.refuse(error)
@@ -134,13 +159,22 @@ class Gate:
             raise errors.Draining(
                 "this process is shutting down; try again", retry_after_s=RETRY_WHEN_DRAINING_S
             )
+        await self._entrance.admit(scope)
         headers = cast("Headers", scope["headers"])
-        if cast("str", scope["path"]).startswith(f"{admin.PREFIX}/"):
-            if not authenticate(service, headers).is_admin:
-                raise errors.AdminRequired("this needs the administrator's key")
-            if scope["method"] == "POST":
-                check_is_json(headers)
+        if _is_api(scope) and scope["method"] == "POST":
+            check_is_json(headers)
         return await read_body(receive, headers, max_bytes=BODY_BYTES_MAX)
+
+
+def _viewer_of_key(service: Service, headers: Headers) -> Viewer:
+    principal = authenticate(service, headers)
+    if principal.is_admin:
+        return ADMINISTRATOR
+    return key_holder(principal.key_id, principal.key_name, principal.team)
+
+
+def _is_api(scope: Scope) -> bool:
+    return cast("str", scope["path"]).startswith(API)
 
 
 class _Answer:

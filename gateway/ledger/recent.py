@@ -42,7 +42,10 @@ class _Attempt(msgspec.Struct, kw_only=True):
 
 
 def recent_requests(
-    connection: sa.Connection, count: int, team: str | None = None
+    connection: sa.Connection,
+    count: int,
+    team: str | None = None,
+    teams: Sequence[str] | None = None,
 ) -> tuple[RecentRequest, ...]:
     """The newest requests with a booked attempt, newest first.
 
@@ -50,15 +53,18 @@ def recent_requests(
         connection: In a transaction.
         count: At most this many, and `RECENT_MAX`.
         team: Only this team's, None for all; empty means those without a team.
+        teams: Only these teams', None for all.
     """
     at_most = max(min(count, RECENT_MAX), 0)
     table = schema.spend_event
     # Walks the index on time; a request has a handful of attempts.
     wanted = sa.select(table.c.request_id).order_by(table.c.at_us.desc())
+    if team is not None or teams is not None:
+        wanted = wanted.join(schema.team, schema.team.c.id == table.c.team_id)
     if team is not None:
-        wanted = wanted.join(schema.team, schema.team.c.id == table.c.team_id).where(
-            schema.team.c.name == team
-        )
+        wanted = wanted.where(schema.team.c.name == team)
+    if teams is not None:
+        wanted = wanted.where(schema.team.c.name.in_(teams))
     newest = connection.execute(wanted.limit(at_most * _ATTEMPTS_MAX)).scalars()
     order = list(dict.fromkeys(cast("Sequence[bytes]", newest.all())))[:at_most]
     by_request: dict[bytes, list[_Attempt]] = {request_id: [] for request_id in order}

@@ -77,6 +77,8 @@ def _read(
 ) -> Iterator[tuple[tuple[str, ...], Sequence[int]]]:
     """Cells of the roll-up with the names of their group."""
     needed = {GroupBy(name) for name in columns} | query.filters.keys()
+    if query.teams is not None:
+        needed.add(GroupBy.TEAM)
     is_of_keys = GroupBy.KEY in needed
     if GroupBy.DAY in query.filters:
         raise BadQuery("days are chosen with --from and --to")
@@ -90,6 +92,8 @@ def _read(
         *_bounds(query, names[GroupBy.DAY], bucket_us),
         *(names[name] == value for name, value in query.filters.items()),
     ]
+    if query.teams is not None:
+        conditions.append(schema.team.c.name.in_(query.teams))
     columns_read: list[sa.ColumnElement[str | int]] = [
         *selected,
         *(table.c[name] for name in SUM_COLUMNS),

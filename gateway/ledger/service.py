@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -145,10 +145,10 @@ class LedgerService:
         return await self._read(spend_report, query)
 
     async def recent_requests(
-        self, count: int, team: str | None = None
+        self, count: int, team: str | None = None, teams: Sequence[str] | None = None
     ) -> tuple[RecentRequest, ...]:
-        """The newest requests, newest first; of one team when `team` is given."""
-        return await self._read(recent_requests, count, team)
+        """The newest requests, newest first; of one team or of some when these are given."""
+        return await self._read(recent_requests, count, team, teams)
 
     async def verify(self) -> Verification:
         """Check the database and the spools."""

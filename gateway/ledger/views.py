@@ -33,12 +33,14 @@ class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
         from_us: First instant, microseconds since the epoch; None for the beginning.
         to_us: First instant after the last; None for no end.
         filters: Exact values by dimension; `day` is not among them.
+        teams: Only what these teams spent, None for everything: what whoever asks may see.
     """
 
     group_by: tuple[GroupBy, ...] = (GroupBy.TEAM,)
     from_us: int | None = None
     to_us: int | None = None
     filters: dict[GroupBy, str] = {}
+    teams: tuple[str, ...] | None = None
 
 
 class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,10 +110,12 @@ class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         count: At most this many.
         team: Only this team's, None for all; empty means those without a team.
+        teams: Only these teams', None for all: what whoever asks may see.
     """
 
     count: int
     team: str | None = None
+    teams: tuple[str, ...] | None = None
 
 
 class RecentRequest(msgspec.Struct, frozen=True, kw_only=True):

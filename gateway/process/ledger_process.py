@@ -141,7 +141,7 @@ class LedgerProcess:
         if isinstance(params, int):
             return await self._started().recent_requests(params)
         query = msgspec.convert(params, RecentQuery)
-        return await self._started().recent_requests(query.count, query.team)
+        return await self._started().recent_requests(query.count, query.team, query.teams)
 
     async def _flush(self, _params: None) -> None:
         await self._started().flush()

@@ -325,3 +325,21 @@ async def test_a_late_settlement_replaces_the_lost_attempt_in_the_last_requests(
         assert (settled.status, settled.attempts) == ("ok", 1)
         assert len(await fetch(engine, sa.select(schema.spend_event))) == 2
     await writer.close()
+
+
+async def test_only_the_given_teams_are_told_whatever_else_is_asked(tmp_path):
+    url = await spent(tmp_path)
+    for groups in (("team",), ("project",), ("model",), ("key",), ("day",), ("deployment",)):
+        found = await report(url, *groups, teams=("payments",))
+        assert found.total.cost_pico_usd == 300 * PRICE_PICO
+        assert (await report(url, *groups, teams=())).rows == ()
+        both = await report(url, *groups, teams=("payments", "search"))
+        assert both == await report(url, *groups)
+    for filters in ({GroupBy.TEAM: "search"}, {GroupBy.KEY: "k3"}, {GroupBy.DEPLOYMENT: "local/m"}):
+        groups = ("key",) if GroupBy.KEY in filters else ("team",)
+        assert (await report(url, *groups, filters=filters, teams=("payments",))).rows == ()
+    assert {one.team for one in await ask(url, recent_requests, 50, None, ("search",))} == {
+        "search"
+    }
+    assert await ask(url, recent_requests, 50, "search", ("payments",)) == ()
+    assert await ask(url, recent_requests, 50, None, ()) == ()

@@ -1,0 +1,138 @@
+"""The one table of permissions: action by role, and every route of pages and API by action.
+
+`gateway.http.entrance` enforces it for `/ui` and `/admin/v1` alike, before a body is read. A route
+that is not in `ROUTES` refuses to start, so a new route is entered here with its action. What a
+role may do is one row of `PERMISSIONS`; everything that is not said there is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from gateway.access.restriction import EVERYTHING, NOTHING, Restriction
+from gateway.access.roles import TEAM_ROLES, Role, Viewer
+
+
+class Reach(StrEnum):
+    """On which rows a role may act."""
+
+    ALL = "all"
+    TEAMS = "own teams"
+    KEYS = "own keys"
+    """Of the own teams, only what the person made or is."""
+
+
+class Action(StrEnum):
+    """What somebody wants to do."""
+
+    PUBLIC = "public"
+    """What needs no login: the login itself, the style sheet, the API's description."""
+    HOME = "home"
+    """The first page, one's own account."""
+    READ_SPEND = "read_spend"
+    READ_REQUESTS = "read_requests"
+    READ_KEYS = "read_keys"
+    CHANGE_KEYS = "change_keys"
+    READ_TEAMS = "read_teams"
+    READ_STATUS = "read_status"
+    READ_BUDGETS = "read_budgets"
+    CHANGE_BUDGETS = "change_budgets"
+    READ_FINANCE = "read_finance"
+    """Exports, reconciliations, adjustments, the state of a month."""
+    CHANGE_FINANCE = "change_finance"
+    """Prices, imports, adjustments, closing a month."""
+    READ_PEOPLE = "read_people"
+    CHANGE_PEOPLE = "change_people"
+    READ_AUDIT = "read_audit"
+
+
+_R = Role
+_EVERYBODY: Final = dict.fromkeys(Role, Reach.ALL)
+_OF_TEAMS: Final = dict.fromkeys((_R.TEAM_OWNER, _R.TEAM_MEMBER), Reach.TEAMS)
+
+
+def _all(*roles: Role) -> dict[Role, Reach]:
+    """The administrator and these, for all rows."""
+    return dict.fromkeys((_R.ADMINISTRATOR, *roles), Reach.ALL)
+
+
+_FINANCE: Final = (_R.FINANCE_VIEWER, _R.FINANCE_ADMIN)
+
+PERMISSIONS: Final[Mapping[Action, Mapping[Role, Reach]]] = {
+    Action.HOME: _EVERYBODY,
+    Action.READ_SPEND: _all(_R.PLATFORM_ADMIN, *_FINANCE)
+    | _OF_TEAMS
+    | {_R.KEY_HOLDER: Reach.TEAMS},
+    Action.READ_REQUESTS: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR)
+    | _OF_TEAMS
+    | {_R.KEY_HOLDER: Reach.TEAMS},
+    Action.READ_KEYS: _all(_R.PLATFORM_ADMIN, _R.AUDITOR)
+    | {_R.TEAM_OWNER: Reach.TEAMS, _R.TEAM_MEMBER: Reach.KEYS},
+    Action.CHANGE_KEYS: _all(_R.PLATFORM_ADMIN)
+    | {_R.TEAM_OWNER: Reach.TEAMS, _R.TEAM_MEMBER: Reach.KEYS},
+    Action.READ_TEAMS: _all(_R.PLATFORM_ADMIN, _R.POLICY_APPROVER, *_FINANCE, _R.AUDITOR)
+    | _OF_TEAMS,
+    Action.READ_STATUS: _all(_R.PLATFORM_ADMIN, _R.AUDITOR),
+    Action.READ_BUDGETS: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR) | _OF_TEAMS,
+    Action.CHANGE_BUDGETS: _all(_R.PLATFORM_ADMIN, _R.FINANCE_ADMIN) | {_R.TEAM_OWNER: Reach.TEAMS},
+    Action.READ_FINANCE: _all(*_FINANCE, _R.AUDITOR),
+    Action.CHANGE_FINANCE: _all(_R.FINANCE_ADMIN),
+    Action.READ_PEOPLE: _all(_R.PLATFORM_ADMIN, _R.AUDITOR),
+    Action.CHANGE_PEOPLE: _all(_R.PLATFORM_ADMIN),
+    Action.READ_AUDIT: _all(_R.AUDITOR),
+}
+"""What each role may do, and on which rows; what is not here is refused."""
+
+ROUTES: Final[Mapping[tuple[str, str], Action]] = {
+    ("GET", "/openapi.json"): Action.PUBLIC,
+    ("GET", "/ui"): Action.HOME,
+    ("GET", "/ui/"): Action.HOME,
+    ("GET", "/ui/login"): Action.PUBLIC,
+    ("POST", "/ui/login"): Action.PUBLIC,
+    ("POST", "/ui/logout"): Action.PUBLIC,
+    ("GET", "/ui/static/{name:path}"): Action.PUBLIC,
+    ("GET", "/admin/v1/keys"): Action.READ_KEYS,
+    ("POST", "/admin/v1/keys"): Action.CHANGE_KEYS,
+    ("DELETE", "/admin/v1/keys/{key_id}"): Action.CHANGE_KEYS,
+    ("GET", "/admin/v1/teams"): Action.READ_TEAMS,
+    ("GET", "/admin/v1/spend"): Action.READ_SPEND,
+    ("GET", "/admin/v1/requests"): Action.READ_REQUESTS,
+    ("GET", "/admin/v1/status"): Action.READ_STATUS,
+}
+"""The action of every route, by method and path as the router has it."""
+
+
+def restriction_for(viewer: Viewer, action: Action) -> Restriction:
+    """The rows on which a viewer may act; `NOTHING` where the action is not theirs at all."""
+    allowed = PERMISSIONS[action]
+    teams: set[str] = set()
+    teams_of_own: set[str] = set()
+    for grant in viewer.grants:
+        reach = allowed.get(grant.role)
+        if reach is Reach.ALL:
+            return EVERYTHING
+        if reach is Reach.TEAMS:
+            teams.add(grant.team)
+        elif reach is Reach.KEYS:
+            teams_of_own.add(grant.team)
+    if not teams and not teams_of_own:
+        return NOTHING
+    return Restriction(
+        teams=frozenset(teams),
+        own_teams=frozenset(teams_of_own - teams),
+        owner=viewer.person_id,
+    )
+
+
+def has_narrow_reach(action: Action) -> bool:
+    """Whether some role may act on some rows only, so that the route has to ask which."""
+    return any(reach is not Reach.ALL for reach in PERMISSIONS.get(action, {}).values())
+
+
+assert all(
+    reach is Reach.ALL or role in TEAM_ROLES
+    for allowed in PERMISSIONS.values()
+    for role, reach in allowed.items()
+), "only a team's role has teams of its own"
