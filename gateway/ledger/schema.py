@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from gateway.ledger import finance_tables
 from gateway.ledger.columns import JSON_DOCUMENT, ROW_ID, Id16, InstantUs, PicoTotal
+from gateway.ledger.metadata import metadata
 from pricing.usage import Meter
-
-metadata = sa.MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
 
 METERS = tuple(meter.value for meter in Meter)
 """Meter columns, named like the meters, in their order."""
 _TOTAL_PICO_USD_MAX = 9 * 10**18
+FINANCE_TABLES = finance_tables.TABLES
+"""Tables of imports, reconciliation and closed months, which have a module of their own."""
 
 
 def _dimension(name: str, *columns: sa.Column[str]) -> sa.Table:

@@ -17,7 +17,7 @@ from typing import cast
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from gateway.ledger import batches, booking, schema, statements
+from gateway.ledger import batches, booking, periods, schema, statements
 from gateway.ledger.batches import Batch, Changes, Refused
 from gateway.ledger.booking import Values
 from gateway.ledger.dimensions import Dimensions
@@ -239,3 +239,4 @@ def _insert_events(connection: sa.Connection, rows: list[Values], roll_ups: Roll
         (statements.add_to_days(), roll_ups.days),
     ):
         connection.exec_driver_sql(statement, [(*key, *amounts) for key, amounts in cells.items()])
+    periods.note_late(connection, rows)

@@ -13,6 +13,7 @@ from gateway.clock import from_microseconds
 from gateway.ledger import schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.booking import Row
+from gateway.ledger.month_digest import close_faults
 from gateway.ledger.roll_ups import DAY_KEY, QH_KEY, SUM_COLUMNS, RollUps, whole
 from gateway.ledger.schema import METERS
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader
@@ -53,6 +54,7 @@ def verify(connection: sa.Connection, spool_root: Path) -> Verification:
         *checker.roll_up_faults(connection),
         *_settled_intent_faults(connection),
         *audit_faults(connection),
+        *close_faults(connection),
     ]
     quarantined = _quarantine_faults(connection)
     backlog_records, spool_faults = _scan_spools(spool_root, load_cursors(connection))

@@ -1,0 +1,260 @@
+"""Tables of imports, invoices, reconciliation, adjustments and closed months.
+
+Names of teams, models and accounts are kept as text here: there are few of these rows, and the
+digest of a month has to be the same on every database. Months are `YYYY-MM` and days `YYYY-MM-DD`,
+both of the calendar in UTC; empty text means that a row is not about one of them.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from gateway.ledger.columns import JSON_DOCUMENT, ROW_ID, Id16, InstantUs, PicoTotal
+from gateway.ledger.metadata import metadata
+
+_PICO_USD_MAX = 9 * 10**18
+
+ADJUSTMENT_KINDS = (
+    "true_up",
+    "credit",
+    "tax",
+    "rounding",
+    "late",
+    "allocation",
+    "reattribution",
+)
+"""What an adjustment is."""
+
+
+def _text(name: str) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False)
+
+
+def _pico(name: str) -> list[sa.schema.SchemaItem]:
+    """An amount; bounded, because SQLite would turn an overflowing sum into a float."""
+    bound = sa.CheckConstraint(
+        f"{name} BETWEEN -{_PICO_USD_MAX} AND {_PICO_USD_MAX}", f"{name}_range"
+    )
+    return [sa.Column(name, PicoTotal, nullable=False), bound]
+
+
+def _reference(name: str, *, is_optional: bool = False) -> sa.Column[int]:
+    """The id of a row of another table; both are written in one transaction."""
+    return sa.Column(name, sa.BigInteger, nullable=is_optional)
+
+
+period_close = sa.Table(
+    "period_close",
+    metadata,
+    sa.Column("month", sa.Text, primary_key=True),
+    _text("state"),
+    sa.Column("soft_at_us", InstantUs),
+    _text("soft_by"),
+    sa.Column("closed_at_us", InstantUs),
+    _text("closed_by"),
+    sa.Column("accepted", JSON_DOCUMENT, nullable=False),
+    sa.Column("figures", JSON_DOCUMENT, nullable=False),
+    sa.Column("ledger_digest", sa.LargeBinary(32)),
+    sa.Column("anchor", sa.LargeBinary(32)),
+    sa.CheckConstraint("state IN ('soft', 'closed')", "state"),
+)
+"""Months that are soft or closed; the others are open. `anchor` is the head of the audit chain with
+the line of the close in it. A closed row is never changed."""
+
+late_entry = sa.Table(
+    "late_entry",
+    metadata,
+    sa.Column("event_id", Id16, primary_key=True),
+    sa.Column("entry", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("booked_period"),
+    sa.Index(None, "at_us"),
+    sa.Index(None, "booked_period"),
+)
+"""Entries that came when their month was closed, and the month that they are counted in."""
+
+import_batch = sa.Table(
+    "import_batch",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("actor"),
+    _text("source"),
+    _text("account"),
+    _text("file_name"),
+    sa.Column("sha256", sa.LargeBinary(32), nullable=False),
+    _text("state"),
+    _text("reason"),
+    _text("first_day"),
+    _text("last_day"),
+    sa.Column("row_count", sa.BigInteger, nullable=False),
+    _reference("replaced_by", is_optional=True),
+    sa.CheckConstraint("state IN ('ok', 'unreadable')", "state"),
+    sa.Index(None, "account"),
+    sa.Index(
+        "uq_import_batch_file",
+        "account",
+        "source",
+        "sha256",
+        unique=True,
+        sqlite_where=sa.text("state = 'ok'"),
+        postgresql_where=sa.text("state = 'ok'"),
+    ),
+)
+"""Files that were taken, and those that could not be read; days are `first_day` to `last_day`,
+both counted."""
+
+provider_usage = sa.Table(
+    "provider_usage",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    _reference("batch_id"),
+    sa.Column("line", sa.Integer, nullable=False),
+    _text("account"),
+    _text("day"),
+    _text("model"),
+    _text("meter"),
+    _text("tier"),
+    sa.Column("units", sa.BigInteger, nullable=False),
+    sa.Index(None, "batch_id"),
+)
+"""What a vendor says was used, without money."""
+
+invoice = sa.Table(
+    "invoice",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    _reference("batch_id"),
+    _text("account"),
+    _text("number"),
+    _text("issued_on"),
+    _text("currency"),
+    *_pico("total_pico_usd"),
+    sa.Index(None, "batch_id"),
+)
+"""What a vendor bills; a cost report is one, numbered after its file."""
+
+invoice_line = sa.Table(
+    "invoice_line",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    _reference("invoice_id"),
+    sa.Column("line", sa.Integer, nullable=False),
+    _text("kind"),
+    _text("day"),
+    _text("model"),
+    _text("meter"),
+    _text("tier"),
+    sa.Column("units", sa.BigInteger),
+    _text("amount"),
+    *_pico("amount_pico_usd"),
+    *_pico("fx_pico_usd"),
+    _text("description"),
+    sa.CheckConstraint("kind IN ('usage', 'tax', 'credit', 'rounding')", "kind"),
+    sa.Index(None, "invoice_id"),
+)
+"""One line: `amount` as it stood in the invoice's currency; of `amount_pico_usd`, `fx_pico_usd` is
+what the rate of the invoice's day makes of it above that of the day of charge."""
+
+recon_run = sa.Table(
+    "recon_run",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("actor"),
+    _text("month"),
+    _text("state"),
+    *_pico("ledger_pico_usd"),
+    *_pico("adjusted_pico_usd"),
+    *_pico("billed_pico_usd"),
+    sa.Column("accounts", JSON_DOCUMENT, nullable=False),
+    sa.Column("tolerances", JSON_DOCUMENT, nullable=False),
+    sa.Index(None, "month"),
+)
+"""One comparison of a month; `accounts` holds coverage and totals of each account."""
+
+recon_diff = sa.Table(
+    "recon_diff",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    _reference("run_id"),
+    _text("account"),
+    _text("day"),
+    _text("model"),
+    _text("meter"),
+    _text("tier"),
+    _text("kind"),
+    sa.Column("metered_units", sa.BigInteger),
+    sa.Column("billed_units", sa.BigInteger),
+    *_pico("ledger_pico_usd"),
+    *_pico("billed_pico_usd"),
+    *_pico("amount_pico_usd"),
+    _text("sentence"),
+    _reference("proposal_id", is_optional=True),
+    sa.Index(None, "run_id"),
+)
+"""One difference with its class; a run's amounts sum to billed less ledger less adjusted."""
+
+adjustment_proposal = sa.Table(
+    "adjustment_proposal",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("proposed_by"),
+    _text("period"),
+    _text("kind"),
+    _text("reason"),
+    *_pico("total_pico_usd"),
+    sa.Column("lines", JSON_DOCUMENT, nullable=False),
+    _reference("run_id", is_optional=True),
+    _text("state"),
+    sa.Column("decided_at_us", InstantUs),
+    _text("decided_by"),
+    sa.CheckConstraint("state IN ('proposed', 'posted', 'rejected')", "state"),
+    sa.Index(None, "state"),
+)
+"""Adjustments that wait for a second person, or were decided."""
+
+spend_adjustment = sa.Table(
+    "spend_adjustment",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("period"),
+    _text("original_period"),
+    _text("kind"),
+    *_pico("amount_pico_usd"),
+    _text("team"),
+    _text("project"),
+    _text("account"),
+    _text("model"),
+    _text("meter"),
+    _text("day"),
+    sa.Column("event_id", Id16),
+    sa.Column("invoice_line_id", sa.BigInteger),
+    _reference("proposal_id"),
+    _text("reason"),
+    _text("proposed_by"),
+    _text("approved_by"),
+    sa.CheckConstraint(
+        "kind IN (" + ", ".join(f"'{kind}'" for kind in ADJUSTMENT_KINDS) + ")", "kind"
+    ),
+    sa.Index(None, "period"),
+    sa.Index(None, "proposal_id"),
+)
+"""Posted corrections, append-only; `period` is the month that they count in, `original_period` the
+closed one that they are about, empty when it is the same."""
+
+TABLES = (
+    period_close,
+    late_entry,
+    import_batch,
+    provider_usage,
+    invoice,
+    invoice_line,
+    recon_run,
+    recon_diff,
+    adjustment_proposal,
+    spend_adjustment,
+)
+"""All of them."""
