@@ -138,7 +138,9 @@ def test_reading_needs_a_ledger_of_this_schema(url, tmp_path):
     migrate.upgrade(url)
     assert read_ledger(url, spend_report, SpendQuery()).rows == ()
     migrate.downgrade(url, "base")
-    with pytest.raises(DatabaseUnavailable, match=f"has schema none, this release needs {migrate.head()}"):
+    with pytest.raises(
+        DatabaseUnavailable, match=f"has schema none, this release needs {migrate.head()}"
+    ):
         read_ledger(url, spend_report, SpendQuery())
 
 
