@@ -36,6 +36,7 @@ _NO_DIGITS = frozenset(
         "XPF",
     }
 )
+_MINOR_PER_MAJOR = (1, 10, 100, 1000)
 _THREE_DIGITS = frozenset({"BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"})
 
 
@@ -193,7 +194,7 @@ def _told(missing: set[str]) -> str:
 
 def _rounded(amounts: Iterable[int], rate: Fraction, digits: int) -> list[Decimal]:
     """Picodollars in the currency's smallest units, rounded together, as decimals."""
-    unit = Fraction(int(10**digits), PICO_PER_USD) * rate
+    unit = Fraction(_MINOR_PER_MAJOR[digits], PICO_PER_USD) * rate
     minor = round_together([amount * unit for amount in amounts])
     return [Decimal(one).scaleb(-digits) for one in minor]
 
