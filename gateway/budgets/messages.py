@@ -121,7 +121,8 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
         directory: Name of the worker's spool directory.
         session: Of the worker's spool writer; leases die with it, once all it wrote is booked.
         wants: One per bucket; none only renews.
-        returns: Unused parts that it gives back, by lease.
+        returns: Unused parts that it gives back, by lease. They are given back once: when the
+            answer is lost, whether they were taken is unknown, and they may not be said again.
         is_last_try: Whether what waits in spools and in other workers' hands was asked for before;
             what does not fit now is refused.
     """
@@ -192,3 +193,97 @@ class LeaseReply(msgspec.Struct, frozen=True, kw_only=True):
     leases: tuple[Lease, ...] = ()
     shortages: tuple[BudgetState, ...] = ()
     rules_revision: int = 0
+
+
+class BudgetSource(StrEnum):
+    """Where a budget is set, and can be changed."""
+
+    FILE = "file"
+    DATABASE = "database"
+
+
+DEFAULT_ALERTS_AT = (50, 80, 100)
+"""Percent of a budget at which somebody is told."""
+
+
+class BudgetDeclaration(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget as it is set, before it has a row; fields as in `BudgetRule`.
+
+    Attributes:
+        name: Unique among the budgets in force, of file and database together.
+        alerts_at: Percent of the limit at which alerts go out, rising.
+    """
+
+    name: str
+    scope: BudgetScope
+    team: str = ""
+    project: str = ""
+    key_id: str = ""
+    cost_tag: tuple[str, str] | None = None
+    limit_pico_usd: int
+    window: BudgetWindow = BudgetWindow.MONTH
+    time_zone: str = "UTC"
+    fiscal_month: int = 1
+    on_exceed: OnExceed = OnExceed.BLOCK
+    alerts_at: tuple[int, ...] = DEFAULT_ALERTS_AT
+
+
+class AlertWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """Where alerts go.
+
+    Attributes:
+        name: Of the webhook in the configuration.
+        url: Where it is posted to.
+        secret: Key of the signature.
+    """
+
+    name: str
+    url: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return f"AlertWebhook(name={self.name!r}, url={self.url!r})"
+
+
+class BudgetDeclarations(msgspec.Struct, frozen=True, kw_only=True):
+    """Every budget of the configuration file; those that it no longer names are retired.
+
+    Attributes:
+        budgets: Unique by name.
+        webhooks: Where their alerts go.
+    """
+
+    budgets: tuple[BudgetDeclaration, ...] = ()
+    webhooks: tuple[AlertWebhook, ...] = ()
+
+
+class BudgetChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What `budgets set` asks for.
+
+    Attributes:
+        name: Of a budget that is set in the database, or of a new one.
+        budget: What it is from now on; None takes it away.
+    """
+
+    name: str
+    budget: BudgetDeclaration | None
+
+
+class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A budget, where it is set, and how its present window stands.
+
+    Attributes:
+        rule: The budget.
+        alerts_at: Percent of the limit at which alerts go out.
+        source: Where it can be changed.
+        state: Of its present window.
+        expired_pico_usd: Part of what is reserved whose worker was not heard of for long; it stays
+            counted until that worker's spool is loaded or the window ends.
+    """
+
+    rule: BudgetRule
+    alerts_at: tuple[int, ...]
+    source: BudgetSource
+    state: BudgetState
+    expired_pico_usd: int

@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.ledger import booking
 from gateway.ledger.booking import INTENT_COLUMNS, DimensionIds, Values
+from gateway.ledger.budget_deltas import BudgetDeltas, BudgetMatcher, Owner, owner_of
 from gateway.ledger.dimensions import Names, names_of
 from gateway.ledger.records import Intent, Record, Settlement, decode
 from gateway.ledger.roll_ups import RollUps, SettledSums
@@ -23,6 +24,7 @@ Refused = tuple[SpoolEntry, str]
 """An entry that cannot be booked, and why."""
 
 _ENTRY = len(INTENT_COLUMNS)
+_AT = booking.EVENT_COLUMNS.index("at_us")
 _IS_LOST = booking.EVENT_COLUMNS.index("is_lost")
 _EXPOSURE = booking.EVENT_COLUMNS.index("exposure_pico_usd")
 
@@ -51,6 +53,8 @@ class Batch:
         opened: Intents by event, those of the batch and open ones of the database.
         names: What the intents name.
         known: Entries that events have already, lowest first, as in `booking.EVENT_COLUMNS`.
+        matcher: Of the budgets in force.
+        owners: Whose the lost attempts are that budgets count; by event.
     """
 
     intents: dict[bytes, tuple[Intent, SpoolRecords, int]] = field(default_factory=dict)
@@ -59,6 +63,8 @@ class Batch:
     opened: dict[bytes, tuple[Intent, Named]] = field(default_factory=dict)
     names: dict[Names, Named] = field(default_factory=dict)
     known: dict[bytes, list[Values]] = field(default_factory=dict)
+    matcher: BudgetMatcher = field(default_factory=BudgetMatcher)
+    owners: dict[bytes, Owner] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
@@ -84,6 +90,7 @@ class Changes:
         opened: Open attempts, as in `statements.INTENT_COLUMNS`.
         refused: What goes to quarantine.
         replays: Settlements that were booked before.
+        budgets: What the entries add to budgets, and what leases give up.
     """
 
     rows: list[Values] = field(default_factory=list)
@@ -91,6 +98,7 @@ class Changes:
     opened: list[Values] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     replays: int = 0
+    budgets: BudgetDeltas = field(default_factory=BudgetDeltas)
 
 
 def prepare(entries: Iterable[SpoolRecords | SpoolDamage]) -> Batch:
@@ -119,7 +127,7 @@ def book(batch: Batch, *, grace_s: float) -> Changes:
         batch: Not used again.
         grace_s: Seconds past its lifetime after which an unsettled intent is lost.
     """
-    changes = Changes(refused=batch.refused)
+    changes = Changes(refused=batch.refused, budgets=BudgetDeltas(batch.matcher))
     sums = SettledSums()
     taken: set[bytes] = set()
     for settlement, records, index in batch.settlements:
@@ -129,12 +137,21 @@ def book(batch: Batch, *, grace_s: float) -> Changes:
             changes.replays += 1
         elif entries:
             taken.add(event_id)
-            _replace_lost(changes, entries[0], settlement)
+            _replace_lost(changes, entries[0], settlement, batch.owners.get(event_id))
         elif found := batch.opened.get(event_id):
             taken.add(event_id)
             intent, named = found
             assert named.ids is not None, "looked up before"
-            exposure = booking.kept_exposure(settlement, intent.exposure_pico_usd)
+            exposure = booking.kept_exposure(settlement, booking.exposure_of(intent))
+            if batch.matcher.rules:
+                changes.budgets.add(
+                    owner_of(intent),
+                    intent.at_us,
+                    spent_pico_usd=settlement.cost_pico_usd or 0,
+                    exposed_pico_usd=exposure or 0,
+                )
+            if intent.lease_ids:
+                changes.budgets.release(intent)
             sums.add(intent, named.ids, settlement, exposure or 0)
             changes.rows.append(
                 (
@@ -162,9 +179,19 @@ def _read(payload: bytes) -> tuple[Record | None, str]:
     return (None, reason) if reason else (record, "")
 
 
-def _replace_lost(changes: Changes, lost: Values, settlement: Settlement) -> None:
+def _replace_lost(
+    changes: Changes, lost: Values, settlement: Settlement, owner: Owner | None
+) -> None:
     """Entry 1: what the intent said, from the lost entry, and what the settlement says."""
-    exposure = booking.kept_exposure(settlement, cast("int | None", lost[_EXPOSURE]))
+    exposure_before = cast("int | None", lost[_EXPOSURE])
+    exposure = booking.kept_exposure(settlement, exposure_before)
+    if owner is not None:
+        changes.budgets.add(
+            owner,
+            cast("int", lost[_AT]),
+            spent_pico_usd=settlement.cost_pico_usd or 0,
+            exposed_pico_usd=(exposure or 0) - (exposure_before or 0),
+        )
     row = (*lost[:_ENTRY], 1, *booking.settled_values(settlement, exposure))
     changes.rows.append(row)
     changes.roll_ups.add(booking.row_of(row))

@@ -98,6 +98,13 @@ def intent_values(intent: Intent, ids: DimensionIds) -> Values:
     )
 
 
+def exposure_of(intent: Intent) -> int | None:
+    """What an attempt may cost at most; what it held for that where no quote says more."""
+    if intent.exposure_pico_usd is None and intent.hold_pico_usd > 0:
+        return intent.hold_pico_usd
+    return intent.exposure_pico_usd
+
+
 def kept_exposure(settlement: Settlement, exposure_pico_usd: int | None) -> int | None:
     """The exposure that stays on a settled event: only where the bill is unknown.
 

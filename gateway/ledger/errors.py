@@ -10,6 +10,9 @@ LedgerError
   BadQuery              show it to the person who asked
   KeyConflict           choose another key id or name
   UnknownKey            name a key that exists
+  BudgetConflict        change the budget where it is set, or choose another name
+  BudgetTooLarge        choose a lower limit
+  UnknownBudget         name a budget that exists
 """
 
 from __future__ import annotations
@@ -57,3 +60,15 @@ class KeyConflict(LedgerError):
 
 class UnknownKey(LedgerError):
     """No key of that id was made here."""
+
+
+class BudgetConflict(LedgerError):
+    """A budget of that name is set elsewhere: in the configuration file, or by hand."""
+
+
+class BudgetTooLarge(LedgerError):
+    """The limit is more than this database can hold."""
+
+
+class UnknownBudget(LedgerError):
+    """No budget of that name is in force."""

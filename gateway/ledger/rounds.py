@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from gateway.clock import Clock
-from gateway.ledger import backlog, batches, schema, segment
+from gateway.ledger import backlog, batches, budget_schema, schema, segment
 from gateway.ledger.adoption import Adoption, remove_dead
 from gateway.ledger.batches import Batch
 from gateway.ledger.errors import DatabaseUnavailable
@@ -232,6 +232,8 @@ class Rounds:
                 applied.add(self._store.apply(connection, taken.batch, now_us=now_us))
             for condition in conditions:
                 applied.add(self._store.close_lost(connection, condition, now_us=now_us))
+            leases = [*self._lease_conditions(taken.chunks, now_us, is_expiry_due=is_expiry_due)]
+            self._store.release_leases(connection, leases)
         return applied
 
     def _apply_parts(self, connection: sa.Connection, entries: Entries, *, now_us: int) -> Applied:
@@ -284,6 +286,31 @@ class Rounds:
                 yield sa.and_(table.c.directory == chunk.name, is_over)
         if is_expiry_due:
             yield table.c.expires_at_us < now_us
+
+    def _lease_conditions(
+        self, chunks: list[_Chunk], now_us: int, *, is_expiry_due: bool
+    ) -> Iterator[sa.ColumnElement[bool]]:
+        """Which leases nobody will spend, and everything that was spent from them is booked.
+
+        Where a writer may live, its own leases must stay although it has not written yet: so those
+        are over that were granted before the newest session began, and those long not renewed.
+        """
+        table = budget_schema.budget_lease
+        for chunk in chunks:
+            if not chunk.is_at_end:
+                continue
+            if chunk.dead_session is not None:
+                yield table.c.directory == chunk.name
+                continue
+            header = segment.read_header(segment.segment_path(chunk.directory, chunk.after.number))
+            began_us = 0 if header is None else header.created_at_us
+            is_over = (table.c.granted_at_us < began_us) | (table.c.expires_at_us <= now_us)
+            yield sa.and_(
+                table.c.directory == chunk.name, table.c.session != chunk.after.session, is_over
+            )
+        if is_expiry_due:
+            # Nobody can spend them any more, and their spool may be gone for good.
+            yield sa.and_(table.c.expires_at_us <= now_us, table.c.window_end_us <= now_us)
 
     def _is_expiry_due(self) -> bool:
         if self._expired_at_s is None:

@@ -1,7 +1,8 @@
-"""The ledger process's work, without its process: loading, keys, reports, checks."""
+"""The ledger process's work, without its process: loading, keys, budgets, reports, checks."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -13,8 +14,17 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.auth.directory import KeyRecord
-from gateway.clock import Clock
-from gateway.ledger import keys, migrate
+from gateway.budgets.messages import (
+    BudgetChange,
+    BudgetDeclarations,
+    BudgetReport,
+    BudgetRules,
+    BudgetState,
+    LeaseReply,
+    LeaseRequest,
+)
+from gateway.clock import Clock, uuid7_maker
+from gateway.ledger import budget_leases, budgets, keys, migrate
 from gateway.ledger.database import BUSY_S, reading_engine, writing_engine
 from gateway.ledger.errors import DatabaseUnavailable
 from gateway.ledger.loader import Loader
@@ -23,6 +33,9 @@ from gateway.ledger.reports import spend_report
 from gateway.ledger.rounds import LoaderLimits, LoaderStats
 from gateway.ledger.verify import Verification, verify
 from gateway.ledger.views import RecentRequest, SpendQuery, SpendReport, StoredKey
+
+LOAD_BEFORE_REFUSAL_S = 1.0
+"""How long a worker waits, at most, for what lies in the spools before it hears of a shortage."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -37,6 +50,7 @@ class LedgerService:
         clock: Time for keys and expiry.
         limits: Sizes and intervals of the loader.
         busy_s: How long to wait for another process's lock on the database.
+        rng: For ids of leases.
     """
 
     def __init__(
@@ -47,10 +61,12 @@ class LedgerService:
         clock: Clock,
         limits: LoaderLimits | None = None,
         busy_s: float = BUSY_S,
+        rng: random.Random | None = None,
     ) -> None:
         self._url = database_url
         self._spool_root = spool_root
         self._clock = clock
+        self._new_id = uuid7_maker(clock, rng or random.SystemRandom())
         self._writer: AsyncEngine = writing_engine(database_url, busy_s=busy_s)
         self._reader: AsyncEngine = reading_engine(database_url, busy_s=busy_s)
         self._loader = Loader(self._writer, spool_root, clock=clock, limits=limits)
@@ -135,6 +151,81 @@ class LedgerService:
     async def load_all_keys(self) -> tuple[int, tuple[KeyRecord, ...]]:
         """The revision of the key directory and every record."""
         return await self._read(keys.load_all_keys)
+
+    async def set_budgets(self, declarations: BudgetDeclarations) -> BudgetRules:
+        """Make the configuration's budgets those that it names; returns every budget in force.
+
+        Raises:
+            BudgetConflict: One has the name of a budget that was set by hand.
+            BudgetTooLarge: The database cannot hold such a limit.
+        """
+
+        def declare(connection: sa.Connection) -> BudgetRules:
+            return budgets.declare(connection, declarations, now_us=self._clock.wall_us())
+
+        return await self._write(declare)
+
+    async def change_budget(self, change: BudgetChange, *, actor: str) -> BudgetRules:
+        """Set a budget by hand or take it away; returns every budget in force from then on.
+
+        Raises:
+            BudgetConflict: The configuration file declares one of that name.
+            BudgetTooLarge: The database cannot hold such a limit.
+            UnknownBudget: There is none to take away.
+        """
+
+        def run(connection: sa.Connection) -> BudgetRules:
+            now_us = self._clock.wall_us()
+            return budgets.change(connection, change, actor=actor, now_us=now_us)
+
+        return await self._write(run)
+
+    async def budget_rules(self) -> BudgetRules:
+        """Every budget in force."""
+        return await self._read(budgets.load_rules)
+
+    async def lease_budgets(self, request: LeaseRequest) -> LeaseReply:
+        """Grant a worker what fits of what it wants.
+
+        Where something does not fit, what lies in the spools is loaded first: an attempt that is
+        over holds its upper bound until it is booked.
+        """
+        reply = await self._grant(request)
+        if not reply.shortages:
+            return reply
+        with anyio.move_on_after(LOAD_BEFORE_REFUSAL_S):
+            await self._loader.flush()
+        short = {(state.budget_id, state.window_start_us) for state in reply.shortages}
+        wants = tuple(
+            want for want in request.wants if (want.budget_id, want.window_start_us) in short
+        )
+        again = await self._grant(
+            LeaseRequest(directory=request.directory, session=request.session, wants=wants)
+        )
+        return LeaseReply(
+            leases=(*reply.leases, *again.leases),
+            shortages=again.shortages,
+            rules_revision=again.rules_revision,
+        )
+
+    async def _grant(self, request: LeaseRequest) -> LeaseReply:
+        def run(connection: sa.Connection) -> LeaseReply:
+            now_us = self._clock.wall_us()
+            return budget_leases.grant(connection, request, now_us=now_us, new_id=self._new_id)
+
+        return await self._write(run)
+
+    async def budget_reports(self) -> tuple[BudgetReport, ...]:
+        """Every budget in force with its present window, from the widest to the narrowest."""
+
+        def load(connection: sa.Connection) -> tuple[BudgetReport, ...]:
+            return budgets.load_reports(connection, now_us=self._clock.wall_us())
+
+        return await self._read(load)
+
+    async def budget_states(self) -> list[BudgetState]:
+        """Where the present window of every budget in force stands."""
+        return [report.state for report in await self.budget_reports()]
 
     async def spend_report(self, query: SpendQuery) -> SpendReport:
         """Sum what is loaded; `flush` first for what was written a moment ago.

@@ -17,9 +17,20 @@ from typing import cast
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from gateway.ledger import batches, booking, periods, schema, statements
+from gateway.ledger import (
+    batches,
+    booking,
+    budget_buckets,
+    budget_leases,
+    budgets,
+    periods,
+    schema,
+    statements,
+)
 from gateway.ledger.batches import Batch, Changes, Refused
 from gateway.ledger.booking import Values
+from gateway.ledger.budget_buckets import StoredBudget
+from gateway.ledger.budget_deltas import BudgetDeltas, BudgetMatcher, Owner, owner_of
 from gateway.ledger.dimensions import Dimensions
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.records import Intent, decode
@@ -65,16 +76,45 @@ class Store:
     def __init__(self, *, grace_s: float) -> None:
         self._grace_s = grace_s
         self._dimensions = Dimensions()
+        self._budgets: dict[int, StoredBudget] = {}
+        self._matcher = BudgetMatcher()
+        self._budgets_revision = 0
 
     def forget(self) -> None:
         """Drop what a rollback took back; to be called after each."""
         self._dimensions.forget()
 
+    def _load_budgets(self, connection: sa.Connection) -> BudgetMatcher:
+        """The budgets in force, which stay so until the transaction ends."""
+        budget_buckets.lock_rules(connection, is_exclusive=False)
+        revision = budgets.load_revision(connection)
+        if revision != self._budgets_revision:
+            self._budgets = budgets.load_budgets(connection)
+            self._matcher = BudgetMatcher([budget.rule for budget in self._budgets.values()])
+            self._budgets_revision = revision
+        return self._matcher
+
     def apply(self, connection: sa.Connection, batch: Batch, *, now_us: int) -> Applied:
         """Book a batch; entries that cannot be booked go to quarantine with the reason."""
+        batch.matcher = self._load_budgets(connection)
         self._look_up(connection, batch)
         changes = batches.book(batch, grace_s=self._grace_s)
-        return _write(connection, changes, now_us=now_us)
+        budget_buckets.ensure(connection, self._budgets, changes.budgets.windows)
+        applied = _write(connection, changes, now_us=now_us)
+        self._book_budgets(connection, changes.budgets)
+        return applied
+
+    def _book_budgets(self, connection: sa.Connection, deltas: BudgetDeltas) -> None:
+        """Count what was booked; in the transaction that books it, so exactly once like it."""
+        if not deltas.is_empty:
+            budget_leases.book(connection, deltas)
+
+    def release_leases(
+        self, connection: sa.Connection, conditions: Iterable[sa.ColumnElement[bool]]
+    ) -> None:
+        """Release the leases of writers that are gone and whose records are all booked."""
+        for condition in conditions:
+            budget_leases.release(connection, condition)
 
     def _look_up(self, connection: sa.Connection, batch: Batch) -> None:
         """Add to a batch what the database knows of its events, and the ids of its names."""
@@ -86,6 +126,8 @@ class Store:
                 batch.add_open(intent)
         for name in batch.names.values():
             name.ids = self._dimensions.of_intent(connection, name.intent)
+        if batch.matcher.rules:
+            batch.owners = _owners(connection, batch.known.keys() & settled_ids)
 
     def close_lost(
         self, connection: sa.Connection, condition: sa.ColumnElement[bool], *, now_us: int
@@ -95,6 +137,7 @@ class Store:
         They are taken a few at a time: a worker that died under load leaves thousands.
         """
         closed = Applied()
+        matcher = self._load_budgets(connection)
         while intents := _open_intents(connection, condition):
             ids = {intent.event_id for intent in intents}
             known = _known_entries(connection, ids)
@@ -106,13 +149,26 @@ class Store:
             roll_ups = RollUps()
             for row in rows:
                 roll_ups.add(booking.row_of(row))
+            deltas = BudgetDeltas(matcher)
+            for intent in intents:
+                if intent.event_id not in known:
+                    exposure = booking.exposure_of(intent) or 0
+                    deltas.add(
+                        owner_of(intent),
+                        intent.at_us,
+                        spent_pico_usd=0,
+                        exposed_pico_usd=exposure,
+                    )
+                    deltas.release(intent)
+            budget_buckets.ensure(connection, self._budgets, deltas.windows)
             _insert_events(connection, rows, roll_ups)
+            self._book_budgets(connection, deltas)
             _take_intents(connection, ids)
             closed.add(Applied(events=len(rows), lost=len(rows)))
         return closed
 
     def _lost_row(self, connection: sa.Connection, intent: Intent, *, now_us: int) -> Values:
-        lost = booking.lost_values(now_us=now_us, exposure_pico_usd=intent.exposure_pico_usd)
+        lost = booking.lost_values(now_us=now_us, exposure_pico_usd=booking.exposure_of(intent))
         ids = self._dimensions.of_intent(connection, intent)
         return (*booking.intent_values(intent, ids), 0, *lost)
 
@@ -205,6 +261,29 @@ def _known_entries(
         for row in cast("Sequence[Values]", found.all()):
             known.setdefault(cast("bytes", row[0]), []).append(tuple(row))
     return known
+
+
+def _owners(connection: sa.Connection, event_ids: Iterable[bytes]) -> dict[bytes, Owner]:
+    """Whose booked events are, by name; few are asked for, as attempts are seldom lost."""
+    event, team, project = schema.spend_event, schema.team, schema.project
+    key, tags = schema.api_key_name, schema.tag_set
+    owners: dict[bytes, Owner] = {}
+    for ids in statements.id_lists(event_ids):
+        found = connection.execute(
+            sa.select(event.c.event_id, team.c.name, project.c.name, key.c.key_id, tags.c.tags)
+            .join(team, team.c.id == event.c.team_id)
+            .join(project, project.c.id == event.c.project_id)
+            .join(key, key.c.id == event.c.key_id)
+            .join(tags, tags.c.id == event.c.cost_tags_id)
+            .where(event.c.event_id.in_(set(ids)))
+        ).all()
+        for event_id, team_name, project_name, key_id, pairs in cast("Sequence[_Owned]", found):
+            cost_tags = tuple((name, value) for name, value in pairs)
+            owners[event_id] = Owner(team_name, project_name, key_id, cost_tags)
+    return owners
+
+
+_Owned = tuple[bytes, str, str, str, Sequence[tuple[str, str]]]
 
 
 def _take_intents(connection: sa.Connection, event_ids: Iterable[bytes]) -> list[Intent]:

@@ -27,6 +27,15 @@ import uvloop
 from anyio.abc import TaskGroup
 
 from gateway.auth.directory import KeyRecord
+from gateway.budgets.messages import (
+    BudgetChange,
+    BudgetDeclarations,
+    BudgetReport,
+    BudgetRules,
+    BudgetState,
+    LeaseReply,
+    LeaseRequest,
+)
 from gateway.channel import Channel, Method, RemoteError, method
 from gateway.clock import Clock, system_clock
 from gateway.ledger import errors
@@ -51,8 +60,11 @@ _ACTOR = "admin"
 """Who changes keys: the admin socket, which only the operator's user can open."""
 _CODES: Mapping[type[LedgerError], str] = {
     errors.BadQuery: "bad_query",
+    errors.BudgetConflict: "budget_conflict",
+    errors.BudgetTooLarge: "budget_too_large",
     errors.DatabaseUnavailable: "database_unavailable",
     errors.KeyConflict: "key_conflict",
+    errors.UnknownBudget: "unknown_budget",
     errors.UnknownKey: "unknown_key",
     errors.UnsupportedDatabase: "unsupported_database",
     errors.UnusableDatabase: UNUSABLE_DATABASE,
@@ -91,6 +103,11 @@ class LedgerProcess:
             "create_key": _answer(KeyRecord, self._create_key),
             "revoke_key": _answer(str, self._revoke_key),
             "list_keys": _answer(type(None), self._list_keys),
+            "set_budgets": _answer(BudgetDeclarations, self._set_budgets),
+            "change_budget": _answer(BudgetChange, self._change_budget),
+            "lease_budgets": _answer(LeaseRequest, self._lease_budgets),
+            "budget_states": _answer(type(None), self._budget_states),
+            "budget_reports": _answer(type(None), self._budget_reports),
             "spend_report": _answer(SpendQuery, self._spend_report),
             "recent_requests": _answer(object, self._recent_requests),
             "flush": _answer(type(None), self._flush),
@@ -132,6 +149,21 @@ class LedgerProcess:
 
     async def _list_keys(self, _params: None) -> tuple[StoredKey, ...]:
         return await self._started().list_keys()
+
+    async def _set_budgets(self, declarations: BudgetDeclarations) -> BudgetRules:
+        return await self._started().set_budgets(declarations)
+
+    async def _change_budget(self, change: BudgetChange) -> BudgetRules:
+        return await self._started().change_budget(change, actor=_ACTOR)
+
+    async def _lease_budgets(self, request: LeaseRequest) -> LeaseReply:
+        return await self._started().lease_budgets(request)
+
+    async def _budget_states(self, _params: None) -> list[BudgetState]:
+        return await self._started().budget_states()
+
+    async def _budget_reports(self, _params: None) -> tuple[BudgetReport, ...]:
+        return await self._started().budget_reports()
 
     async def _spend_report(self, query: SpendQuery) -> SpendReport:
         return await self._started().spend_report(query)

@@ -1,0 +1,283 @@
+"""Leases: durable reservations of a slab, granted to workers and given up as attempts are booked.
+
+A bucket's `reserved` is the sum of its leases' amounts, always: each change of one changes the
+other in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+import sqlalchemy as sa
+
+from gateway.budgets.messages import (
+    BudgetState,
+    Lease,
+    LeaseReply,
+    LeaseRequest,
+    LeaseWant,
+)
+from gateway.budgets.rules import window_of_rule
+from gateway.budgets.windows import Window
+from gateway.ledger import budget_buckets, budget_schema
+from gateway.ledger.budget_buckets import StoredBudget
+from gateway.ledger.budget_deltas import Bucket, BudgetDeltas
+from gateway.ledger.budgets import load_budgets, load_revision
+
+LEASE_S = 300.0
+"""A lease that is not renewed for so long is marked as expired; it stays counted."""
+SHARE = 100
+"""A slab is at most this part of what remains."""
+WORTH = 4
+"""Ahead of need, less than this part of what is wanted is not worth a lease."""
+
+
+class _Held(NamedTuple):
+    """A lease's row, as far as giving up needs it."""
+
+    lease_id: bytes
+    bucket: Bucket
+    amount_pico_usd: int
+
+
+def slab(want: LeaseWant, room_pico_usd: int) -> int | None:
+    """How much to reserve for a want; None where there is no room for what waits.
+
+    Args:
+        want: What a worker would like to have.
+        room_pico_usd: What can be reserved, at least 0.
+
+    Returns:
+        0 where nothing waits and what would be granted is not worth a lease.
+    """
+    share = min(want.wanted_pico_usd, room_pico_usd // SHARE)
+    if want.at_least_pico_usd > 0:
+        amount = max(want.at_least_pico_usd, share)
+        return amount if amount <= room_pico_usd else None
+    return share if share * WORTH >= want.wanted_pico_usd else 0
+
+
+def grant(
+    connection: sa.Connection,
+    request: LeaseRequest,
+    *,
+    now_us: int,
+    new_id: Callable[[], bytes],
+) -> LeaseReply:
+    """Take what a worker gives back, renew its leases, and reserve what it wants where it fits.
+
+    Args:
+        connection: In a transaction that may write.
+        request: The worker's.
+        now_us: Now.
+        new_id: Makes ids of leases.
+    """
+    budget_buckets.lock_rules(connection, is_exclusive=False)
+    budgets = load_budgets(connection)
+    wants = [
+        (want, window)
+        for want in sorted(request.wants, key=lambda want: (want.budget_id, want.window_start_us))
+        if (window := _window(budgets, want)) is not None
+    ]
+    budget_buckets.ensure(
+        connection,
+        budgets,
+        {(want.budget_id, window.start_us): window for want, window in wants},
+    )
+    # In the loader's order, so that the two never wait for each other: leases, then buckets.
+    held = _load(connection, budget_schema.budget_lease.c.session == request.session)
+    _renew(connection, request.session, now_us=now_us)
+    buckets = {lease.bucket for lease in held if lease.lease_id in request.returns}
+    _lock(connection, buckets | {(want.budget_id, window.start_us) for want, window in wants})
+    give_up(connection, request.returns, session=request.session)
+    leases: list[Lease] = []
+    shortages: list[BudgetState] = []
+    for want, window in wants:
+        outcome = _grant_one(connection, request, want, window, now_us=now_us, new_id=new_id)
+        if isinstance(outcome, Lease):
+            leases.append(outcome)
+        elif outcome is not None:
+            shortages.append(outcome)
+    return LeaseReply(
+        leases=tuple(leases),
+        shortages=tuple(shortages),
+        rules_revision=load_revision(connection),
+    )
+
+
+def _window(budgets: Mapping[int, StoredBudget], want: LeaseWant) -> Window | None:
+    """The window of a want; None where the worker's rules are not those in force."""
+    budget = budgets.get(want.budget_id)
+    if budget is None:
+        return None
+    window = window_of_rule(budget.rule, want.window_start_us)
+    return window if window.start_us == want.window_start_us else None
+
+
+def _grant_one(
+    connection: sa.Connection,
+    request: LeaseRequest,
+    want: LeaseWant,
+    window: Window,
+    *,
+    now_us: int,
+    new_id: Callable[[], bytes],
+) -> Lease | BudgetState | None:
+    """A lease, the bucket that is short, or None where nothing waits and nothing is worth it.
+
+    What is read only says how much to ask for; the conditional update decides.
+    """
+    bucket = (want.budget_id, window.start_us)
+    state = load_state(connection, bucket)
+    amount = slab(want, state.room_pico_usd)
+    if amount == 0:
+        return None
+    if amount is None or not budget_buckets.reserve(connection, bucket, amount):
+        return load_state(connection, bucket) if want.at_least_pico_usd else None
+    lease = Lease(
+        lease_id=new_id(),
+        budget_id=want.budget_id,
+        window_start_us=window.start_us,
+        window_end_us=window.end_us,
+        amount_pico_usd=amount,
+    )
+    connection.execute(
+        sa.insert(budget_schema.budget_lease).values(
+            lease_id=lease.lease_id,
+            budget_id=lease.budget_id,
+            window_start_us=lease.window_start_us,
+            window_end_us=lease.window_end_us,
+            directory=request.directory,
+            session=request.session,
+            amount_pico_usd=amount,
+            granted_at_us=now_us,
+            expires_at_us=now_us + int(LEASE_S * 1e6),
+        )
+    )
+    return lease
+
+
+def load_state(connection: sa.Connection, bucket: Bucket) -> BudgetState:
+    """Where a bucket that exists stands."""
+    table = budget_schema.budget_bucket
+    row = connection.execute(
+        sa.select(
+            table.c.budget_id,
+            table.c.window_start_us,
+            table.c.window_end_us,
+            table.c.limit_pico_usd,
+            table.c.spent_pico_usd,
+            table.c.reserved_pico_usd,
+            table.c.exposed_pico_usd,
+        ).where(table.c.budget_id == bucket[0], table.c.window_start_us == bucket[1])
+    ).one()
+    names = BudgetState.__struct_fields__
+    return BudgetState(**dict(zip(names, cast("Sequence[int]", row), strict=True)))
+
+
+def _lock(connection: sa.Connection, buckets: Iterable[Bucket]) -> None:
+    """Lock buckets in their order until the transaction ends."""
+    table = budget_schema.budget_bucket
+    for budget_id, start_us in sorted(buckets):
+        is_it = sa.and_(table.c.budget_id == budget_id, table.c.window_start_us == start_us)
+        connection.execute(sa.select(table.c.budget_id).where(is_it).with_for_update())
+
+
+def _renew(connection: sa.Connection, session: bytes, *, now_us: int) -> None:
+    table = budget_schema.budget_lease
+    connection.execute(
+        sa.update(table)
+        .where(table.c.session == session)
+        .values(expires_at_us=now_us + int(LEASE_S * 1e6))
+    )
+
+
+def book(connection: sa.Connection, deltas: BudgetDeltas) -> list[Bucket]:
+    """Count booked entries in their buckets, and let leases give up what these entries held.
+
+    Returns:
+        The buckets whose spend has changed.
+    """
+    released = _take(connection, deltas.holds)
+    for bucket in sorted(deltas.amounts.keys() | released.keys()):
+        spent, exposed = deltas.amounts.get(bucket, (0, 0))
+        budget_buckets.change(
+            connection,
+            bucket,
+            spent_pico_usd=spent,
+            exposed_pico_usd=exposed,
+            released_pico_usd=released.get(bucket, 0),
+        )
+    return sorted(deltas.amounts)
+
+
+def give_up(
+    connection: sa.Connection, amounts: Mapping[bytes, int], *, session: bytes | None = None
+) -> None:
+    """Let leases give up amounts, each at most what it has left; unknown leases have nothing.
+
+    Args:
+        connection: In a transaction that may write.
+        amounts: By lease.
+        session: Whose leases they must be; None for anybody's.
+    """
+    for bucket, amount in sorted(_take(connection, amounts, session=session).items()):
+        budget_buckets.change(connection, bucket, released_pico_usd=amount)
+
+
+def release(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
+    """Let leases that match give up all that they have left; how many there were."""
+    held = _load(connection, condition)
+    give_up(connection, {lease.lease_id: lease.amount_pico_usd for lease in held})
+    return len(held)
+
+
+def _take(
+    connection: sa.Connection, amounts: Mapping[bytes, int], *, session: bytes | None = None
+) -> dict[Bucket, int]:
+    """Lower leases by amounts, and say by how much each bucket's `reserved` has to fall."""
+    table = budget_schema.budget_lease
+    wanted = {lease_id: amount for lease_id, amount in amounts.items() if amount > 0}
+    released: dict[Bucket, int] = {}
+    for ids in _lists(sorted(wanted)):
+        condition = table.c.lease_id.in_(ids)
+        if session is not None:
+            condition = sa.and_(condition, table.c.session == session)
+        for lease in _load(connection, condition):
+            amount = min(lease.amount_pico_usd, wanted[lease.lease_id])
+            is_it = table.c.lease_id == lease.lease_id
+            if amount == lease.amount_pico_usd:
+                connection.execute(sa.delete(table).where(is_it))
+            else:
+                left = table.c.amount_pico_usd - amount
+                connection.execute(sa.update(table).where(is_it).values(amount_pico_usd=left))
+            released[lease.bucket] = released.get(lease.bucket, 0) + amount
+    return released
+
+
+def _load(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[_Held]:
+    """Leases that match, locked in the order of their ids until the transaction ends."""
+    table = budget_schema.budget_lease
+    columns = (
+        table.c.lease_id,
+        table.c.budget_id,
+        table.c.window_start_us,
+        table.c.amount_pico_usd,
+    )
+    rows = connection.execute(
+        sa.select(*columns).where(condition).order_by(table.c.lease_id).with_for_update()
+    ).all()
+    return [
+        _Held(lease_id, (budget_id, start_us), amount_pico_usd)
+        for lease_id, budget_id, start_us, amount_pico_usd in cast(
+            "Sequence[tuple[bytes, int, int, int]]", rows
+        )
+    ]
+
+
+_IDS_MAX = 500
+
+
+def _lists(ids: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+    return (ids[start : start + _IDS_MAX] for start in range(0, len(ids), _IDS_MAX))
