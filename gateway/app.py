@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gateway.admission.admit import Admission, TeamRules
 from gateway.auth.directory import KeyDirectory, KeyRecord, KeySnapshot
 from gateway.auth.keys import hash_key
+from gateway.budgets.holds import Holds
 from gateway.channel import Channel
 from gateway.clock import Clock, uuid7_maker
 from gateway.fleet import Fleet, build_fleet
@@ -19,6 +20,7 @@ from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.policy_proof import proved_policy
 from gateway.relay.attempts import Relay
+from gateway.relay.exposure import Exposures
 from gateway.relay.job import RelayLimits
 from gateway.relay.journal import Journal
 from gateway.relay.retry_budget import RetryBudget
@@ -101,6 +103,7 @@ def build_service(
     spool: SpoolWriter,
     clock: Clock,
     supervisor: Channel | None,
+    holds: Holds,
     trails: Trails | None = None,
 ) -> Service:
     """Put a worker's service together.
@@ -127,6 +130,8 @@ def build_service(
             monotonic_s=clock.monotonic_s,
         ),
         status_of=lambda error: row_of(error).status,
+        holds=holds,
+        exposures=Exposures(speed=health.speed),
     )
     service = Service(
         directory=credentials.directory(database_keys, revision),

@@ -14,9 +14,10 @@ GatewayError
   AccessFault                the key must change
     InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired, RoleRequired
     UpstreamForbidden        every upstream refuses this account, country or use
+  BudgetExceeded             a budget must grow, or start again
   CapacityFault              come back later           (retry_after_s)
     UpstreamRateLimited, PrivateCapacityUnavailable, NoHealthyDeployment, Draining,
-    LedgerUnavailable
+    LedgerUnavailable, BudgetUnavailable
   UpstreamFailed             every attempt failed      UpstreamTimedOut
   InternalFault              ours; the client gets the request id and nothing else
 
@@ -155,6 +156,10 @@ class UpstreamForbidden(AccessFault):
     """Every upstream refuses the account, the country or the use; another request is no help."""
 
 
+class BudgetExceeded(GatewayError):
+    """A budget that blocks has no room for what the request may cost."""
+
+
 class CapacityFault(GatewayError):
     """Come back later."""
 
@@ -181,6 +186,10 @@ class Overloaded(CapacityFault):
 
 class LedgerUnavailable(CapacityFault):
     """Attempts cannot be journaled (disk full, failed disk), so none is dispatched."""
+
+
+class BudgetUnavailable(CapacityFault):
+    """Whether a budget has room is not known now, so nothing is dispatched."""
 
 
 class UpstreamFailed(GatewayError):

@@ -24,6 +24,7 @@ from bench.gateway.targets import KEY, Place
 from gateway.admission.admit import Admitted
 from gateway.app import build_service, load_credentials
 from gateway.auth.directory import Principal
+from gateway.budgets.holds import NO_HOLD
 from gateway.clock import system_clock
 from gateway.dialects import openai_chat
 from gateway.dialects.controls import CONTROL_MARK, NO_CONTROLS
@@ -33,6 +34,7 @@ from gateway.http.messages import Headers
 from gateway.http.service import Service
 from gateway.ledger.records import AttemptStatus
 from gateway.ledger.spool import Durability, SpoolWriter
+from gateway.process.budget_link import no_budgets
 from gateway.process.provider_setup import set_up_providers
 from gateway.relay.journal import Booking, Outcome
 from gateway.routing.plan import Plan
@@ -172,6 +174,7 @@ def _service(folder: Path) -> tuple[Service, SpoolWriter]:
         spool=spool,
         clock=clock,
         supervisor=None,
+        holds=no_budgets(clock),
     )
     return service, spool
 
@@ -230,6 +233,7 @@ def _one(service: Service, request: Request, watch: Stopwatch) -> None:
         price=best.price,
         exposure_pico_usd=None,
         lifetime_s=960.0,
+        hold=NO_HOLD,
     )
     settlement = service.relay.journal.settle(opened, outcome)
     now_ns = watch.lap("ledger", now_ns)

@@ -29,6 +29,7 @@ from gateway.http.messages import (
 )
 from gateway.http.service import Service
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
+from gateway.relay.exposure import Asked
 from gateway.relay.job import Job
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, attempt_lines
@@ -248,6 +249,12 @@ class ChatCall:
                 wants_usage=parsed.wants_usage,
                 namespace=self._service.directory.namespace(principal),
                 request_id=self._request_id.hex(),
+            ),
+            asked=Asked(
+                prompt_tokens_low=parsed.prompt_tokens_low,
+                prompt_tokens_max=parsed.prompt_tokens_max,
+                max_output_tokens=parsed.max_output_tokens,
+                choices=parsed.choices,
             ),
             prompt_tokens_estimate=parsed.prompt_tokens_estimate,
             allows_empty=parsed.max_output_tokens == 0,

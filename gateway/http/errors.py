@@ -39,6 +39,9 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     ),
     errors.MaxUsdExceeded: ErrorRow(status=400, type=_INVALID, code="max_usd_exceeded"),
     errors.InvalidApiKey: ErrorRow(status=401, type="authentication_error", code="invalid_api_key"),
+    errors.BudgetExceeded: ErrorRow(
+        status=402, type="insufficient_quota", code="budget_exceeded", forbids_retry=True
+    ),
     errors.ModelNotAllowed: ErrorRow(status=403, type="permission_error", code="model_not_allowed"),
     errors.PrivacyDenied: ErrorRow(status=403, type="permission_error", code="privacy_denied"),
     errors.AdminRequired: ErrorRow(status=403, type="permission_error", code="admin_required"),
@@ -76,6 +79,7 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.Draining: ErrorRow(status=503, type="server_error", code="draining"),
     errors.Overloaded: ErrorRow(status=503, type="server_error", code="overloaded"),
     errors.LedgerUnavailable: ErrorRow(status=503, type="server_error", code="ledger_unavailable"),
+    errors.BudgetUnavailable: ErrorRow(status=503, type="server_error", code="budget_unavailable"),
     errors.UpstreamTimedOut: ErrorRow(
         status=504, type="server_error", code="upstream_timeout", forbids_retry=True
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.auth.directory import KeyRecord
+from gateway.budgets.messages import BudgetRules
 
 UNUSABLE_DATABASE = "unusable_database"
 """The code of a refusal that no second start of the ledger process would change."""
@@ -36,6 +37,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
         config: What it serves.
         keys: Every key of the database.
         revision: Of the keys; grows with every change.
+        budgets: Every budget in force, None while the ledger has not told them.
         log_format: `json` or `text`, for the process's log lines; that of the service's start, so
             that all processes write the same after a reload too.
     """
@@ -44,6 +46,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     config: ConfigSnapshot
     keys: list[KeyRecord]
     revision: int
+    budgets: BudgetRules | None = None
     log_format: str = "json"
 
 
@@ -68,6 +71,16 @@ class KeysUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: list[KeyRecord]
     revision: int
+
+
+class RecallBudgets(msgspec.Struct, frozen=True, kw_only=True):
+    """Give back what is unused in these buckets, for a request that has no room.
+
+    Attributes:
+        buckets: Budget and first microsecond of the window, each.
+    """
+
+    buckets: list[tuple[int, int]]
 
 
 class EngineLink(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,10 +25,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway.auth.directory import KeyRecord
+from gateway.budgets.messages import BudgetRules, BudgetState, LeaseReply, LeaseRequest
 from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.clock import Clock
 from gateway.process import admin_socket, stored_keys
 from gateway.process.backoff import Backoff
+from gateway.process.budget_board import BudgetBoard
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper, wait_first
@@ -97,6 +99,7 @@ class Supervisor:
     on_ready: Callable[[str], None]
     head_start: HeadStart = field(default_factory=HeadStart)
     _board: KeyBoard = field(init=False)
+    _budgets: BudgetBoard = field(init=False)
     _fleet: WorkerFleet = field(init=False)
     _reloader: Reloader = field(init=False)
     _ledger: Keeper = field(init=False)
@@ -109,6 +112,12 @@ class Supervisor:
     def __post_init__(self) -> None:
         """Put the parts together; nothing runs yet."""
         self._board = KeyBoard(members=self._living_workers)
+        self._budgets = BudgetBoard(
+            members=self._living_workers,
+            ledger=self._ready_ledger,
+            monotonic_s=self.clock.monotonic_s,
+            rules=BudgetRules(),
+        )
         self._desk = MetricsDesk(
             workers=lambda: [child.channel for child in self._living_workers()],
             pids=self._pids,
@@ -118,6 +127,7 @@ class Supervisor:
         self._fleet = WorkerFleet(
             around=Surroundings(
                 board=self._board,
+                budgets=self._budgets,
                 engines=self.engines,
                 listeners=self.listeners,
                 clock=self.clock,
@@ -314,6 +324,8 @@ class Supervisor:
             "status": method(type(None), self._status),
             "create_key": method(KeyRecord, self._create_key),
             "revoke_key": method(str, self._revoke_key),
+            "lease_budgets": method(LeaseRequest, self._lease_budgets),
+            "budget_states": method(type(None), self._budget_states),
             "metrics": method(type(None), self._metrics),
             "last_metrics": method(Snapshot, self._last_metrics),
             **{
@@ -345,6 +357,12 @@ class Supervisor:
                 name, params, result_type=list[KeyRecord], timeout_s=CALL_TIMEOUT_S
             )
             await self._board.publish(keys)
+
+    async def _lease_budgets(self, request: LeaseRequest, _fds: Sequence[int]) -> LeaseReply:
+        return await self._budgets.lease(request)
+
+    async def _budget_states(self, _params: None, _fds: Sequence[int]) -> list[BudgetState]:
+        return await self._budgets.states()
 
     async def _status(self, _params: None, _fds: Sequence[int]) -> ServiceStatus:
         return ServiceStatus(

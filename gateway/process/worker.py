@@ -25,6 +25,8 @@ from anyio.abc import TaskGroup
 
 from gateway.app import Credentials, build_service, build_trails, load_credentials
 from gateway.boot import spare_what_is_there
+from gateway.budgets.holds import Holds
+from gateway.budgets.messages import BudgetRules
 from gateway.channel import Channel, ChannelError, RemoteError, method
 from gateway.clock import Clock, system_clock
 from gateway.health import HealthBoard
@@ -33,6 +35,7 @@ from gateway.http.messages import AsgiApplication
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.process import snapshot
+from gateway.process.budget_link import make_holds
 from gateway.process.http_server import LOOK_EVERY_S, HttpServer
 from gateway.process.local_links import LocalLinks
 from gateway.process.messages import (
@@ -42,6 +45,7 @@ from gateway.process.messages import (
     EngineSpeed,
     KeysUpdate,
     Listen,
+    RecallBudgets,
     StopListening,
     WindDown,
     WorkerSetup,
@@ -66,6 +70,8 @@ LINGER_S = 0.5
 its way to a closed connection would look like a failure to its client."""
 
 LAST_METRICS_S = 2.0
+RETURN_S = 2.0
+"""How long the end waits for the ledger to take back what budgets were not spent."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,6 +101,8 @@ class Worker:
             {
                 "configure": method(WorkerSetup, self._configure),
                 "update_keys": method(KeysUpdate, self._update_keys),
+                "update_budgets": method(BudgetRules, self._update_budgets),
+                "recall_budgets": method(RecallBudgets, self._recall_budgets),
                 "add_engine": method(EngineLink, self._add_engine),
                 "engine_fault": method(EngineFault, self._engine_fault),
                 "listen": method(Listen, self._listen),
@@ -192,6 +200,12 @@ class Worker:
         parts = self._configured_parts()
         parts.service.directory = parts.credentials.directory(update.keys, update.revision)
 
+    async def _update_budgets(self, rules: BudgetRules, _fds: Sequence[int]) -> None:
+        self._configured_parts().holds.follow(rules)
+
+    async def _recall_budgets(self, recall: RecallBudgets, _fds: Sequence[int]) -> dict[bytes, int]:
+        return self._configured_parts().holds.recall(recall.buckets)
+
     async def _add_engine(self, link: EngineLink, fds: Sequence[int]) -> None:
         if len(fds) != 1:
             raise RemoteError("invalid_params", "an engine link comes with one socket")
@@ -225,6 +239,8 @@ class Worker:
                 await parts.service.wait_idle()
             parts.server.stop_listening()
             await parts.service.cut()
+            with anyio.move_on_after(RETURN_S):
+                await parts.holds.close()
             await self._tell_last_metrics(parts)
         self._ended.set()
 
@@ -246,6 +262,7 @@ class _Parts:
     """What a configured worker runs."""
 
     service: Service
+    holds: Holds
     credentials: Credentials
     providers: Mapping[str, Provider]
     links: LocalLinks
@@ -257,6 +274,7 @@ class _Parts:
         """Answer clients until told to end."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.spool.run)
+            tasks.start_soon(self.holds.run)
             tasks.start_soon(self._stop_server, ended)
             self.watchdog.start(asyncio.get_running_loop())
             await self.server.run()
@@ -291,13 +309,17 @@ def _build_parts(
         config, environ=environ, links=links.links, on_done=links.note_done
     )
     files = TimedFiles(clock.monotonic_s)
+    directory, session = f"worker-{setup.index}", secrets.token_bytes(16)
     spool = SpoolWriter(
-        config.spool_dir / f"worker-{setup.index}",
+        config.spool_dir / directory,
         durability=Durability(config.settings.storage.durability),
         clock=clock,
-        session=secrets.token_bytes(16),
+        session=session,
         files=files,
     )
+    holds = make_holds(channel, clock=clock, directory=directory, session=session)
+    if setup.budgets is not None:
+        holds.follow(setup.budgets)
     service = build_service(
         config=config,
         credentials=credentials,
@@ -308,11 +330,13 @@ def _build_parts(
         spool=spool,
         clock=clock,
         supervisor=channel,
+        holds=holds,
         trails=build_trails(config, environ, clock),
     )
     service.metrics.add_source(files.series)
     return _Parts(
         service=service,
+        holds=holds,
         credentials=credentials,
         providers=providers,
         links=links,

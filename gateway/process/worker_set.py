@@ -18,6 +18,7 @@ from gateway.channel import ChannelError, Method
 from gateway.clock import Clock
 from gateway.process import snapshot
 from gateway.process.backoff import Backoff
+from gateway.process.budget_board import BudgetBoard
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper, wait_first
@@ -46,6 +47,7 @@ class Surroundings:
 
     Attributes:
         board: The keys.
+        budgets: The budgets.
         engines: Links workers to engines.
         listeners: The sockets that clients connect to.
         clock: For restart pauses.
@@ -54,6 +56,7 @@ class Surroundings:
     """
 
     board: KeyBoard
+    budgets: BudgetBoard
     engines: EngineSupervisor
     listeners: Listeners
     clock: Clock
@@ -193,6 +196,8 @@ class WorkerSet:
     async def _set_up(self, index: int, child: Child) -> None:
         board, keeper = self.around.board, self.keepers[index]
         keys, revision = await board.current()
+        budgets = self.around.budgets
+        known = budgets.rules
         await child.channel.call(
             "configure",
             WorkerSetup(
@@ -200,6 +205,7 @@ class WorkerSet:
                 config=self._config,
                 keys=keys,
                 revision=revision,
+                budgets=known,
                 log_format=self.around.log_format,
             ),
             result_type=type(None),
@@ -209,7 +215,8 @@ class WorkerSet:
         def enter() -> None:
             keeper.child = child
 
-        await board.join(child, revision=revision, enter=enter)
+        async with budgets.joining(child, known=known):
+            await board.join(child, revision=revision, enter=enter)
         async with anyio.create_task_group() as tasks:
             # Beside each other: a successor serves before a busy engine's speed was measured.
             tasks.start_soon(self._spread)

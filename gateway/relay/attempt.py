@@ -9,22 +9,26 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gateway.budgets.holds import Holds
 from gateway.clock import Clock
 from gateway.dialects.openai_answer import AnswerEncoder, FinalFacts
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.ledger.errors import SpoolError
 from gateway.ledger.records import AttemptStatus, Settlement
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
+from gateway.relay.exposure import Exposures
 from gateway.relay.failures import EMPTY_ANSWER_RETRIES, Failure, was_refused
 from gateway.relay.frames import StreamFrames
+from gateway.relay.held import Held
 from gateway.relay.job import Job, RelayLimits
 from gateway.relay.journal import Journal, OpenAttempt, Outcome
+from gateway.relay.plausible import implausible
 from gateway.relay.verdict import final_error
 from gateway.relay.whole_answer import WholeParts
 from gateway.routing.ranking import Candidate
 from gateway.telemetry.metrics import Metrics
 from pricing.money import format_usd
-from providers.contract import AttemptFacts, Deadlines, OnDisconnect, Provider
+from providers.contract import AttemptFacts, Deadlines, OnDisconnect, Provider, UsageReport
 from providers.errors import ProviderError, UpstreamFault
 
 logger = logging.getLogger(__name__)
@@ -47,6 +51,8 @@ class RelayParts:
         clock: For durations.
         metrics: Counters and histograms.
         status_of: The HTTP status that an error will have, for the ledger's row.
+        holds: What may be spent.
+        exposures: What attempts may cost.
     """
 
     providers: Mapping[str, Provider]
@@ -55,6 +61,8 @@ class RelayParts:
     clock: Clock
     metrics: Metrics
     status_of: Callable[[GatewayError], int]
+    holds: Holds
+    exposures: Exposures
 
 
 class Attempt(msgspec.Struct, kw_only=True, eq=False):
@@ -63,7 +71,7 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
     Attributes:
         relay: What it works with.
         job: The request.
-        candidate: The deployment.
+        held: The deployment, and what is held for it.
         client: The answer on its way.
         failures: Those of the request's attempts before it.
         deadlines: What is left of the request's time.
@@ -73,12 +81,17 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
 
     relay: RelayParts
     job: Job
-    candidate: Candidate
+    held: Held
     client: ClientStream
     failures: Sequence[Failure]
     deadlines: Deadlines
     started_s: float | None = None
     ttft_us: int | None = None
+
+    @property
+    def candidate(self) -> Candidate:
+        """The deployment."""
+        return self.held.candidate
 
     async def run(self) -> None:
         """Dispatch, relay, settle.
@@ -87,17 +100,9 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             ProviderError: The attempt failed; it is settled.
             LedgerUnavailable: It could not be journaled and was not dispatched.
         """
-        job, relay, candidate, client = self.job, self.relay, self.candidate, self.client
-        deployment, number = candidate.deployment, len(self.failures) + 1
-        opened = relay.journal.open(
-            job.booking,
-            attempt=number,
-            deployment=deployment,
-            reason=candidate.reason,
-            price=candidate.price,
-            exposure_pico_usd=candidate.exposure_pico_usd,
-            lifetime_s=self.deadlines.total_s + SETTLE_GRACE_S,
-        )
+        job, relay, client = self.job, self.relay, self.client
+        deployment, number = self.held.candidate.deployment, len(self.failures) + 1
+        opened = self._open(number)
         self.started_s = opened.started_s
         trail = job.trail and job.trail.start_attempt(deployment, number)
         facts = AttemptFacts(
@@ -150,6 +155,23 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             await client.send_whole(200, *self._whole_answer(seen, facts, settlement))
         else:
             await self._finish(seen, facts, settlement)
+
+    def _open(self, number: int) -> OpenAttempt:
+        relay, held = self.relay, self.held
+        try:
+            return relay.journal.open(
+                self.job.booking,
+                attempt=number,
+                deployment=held.candidate.deployment,
+                reason=held.candidate.reason,
+                price=held.candidate.price,
+                exposure_pico_usd=held.exposure_pico_usd,
+                lifetime_s=self.deadlines.total_s + SETTLE_GRACE_S,
+                hold=held.hold,
+            )
+        except LedgerUnavailable:
+            relay.holds.undo(held.hold)  # it is in no journal, so nobody else will
+            raise
 
     def _stream_frames(self, provider: Provider, facts: AttemptFacts) -> StreamFrames:
         return StreamFrames(
@@ -263,10 +285,13 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             elif status is AttemptStatus.UNKNOWN_BILLING and seen.has_passed:
                 status = AttemptStatus.INTERRUPTED
         usage = facts.closing_usage or seen.usage
+        if usage is not None and (claim := self._implausible(usage)):
+            usage, error_code = None, claim
         return Outcome(
             status=status,
             usage=usage,
-            is_usage_final=is_usage_final or facts.closing_usage is not None,
+            is_usage_final=usage is not None
+            and (is_usage_final or facts.closing_usage is not None),
             output_tokens_estimate=seen.output_tokens_estimate if usage is None else 0,
             prompt_tokens_estimate=self.job.prompt_tokens_estimate,
             http_status=http_status,
@@ -276,6 +301,19 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             ttft_us=self.ttft_us,
         )
 
+    def _implausible(self, report: UsageReport) -> str:
+        """What of an upstream's counts cannot be, empty where they are possible."""
+        provider_name, _, model_id = self.candidate.deployment.partition("/")
+        able = self.relay.providers[provider_name].capabilities(model_id)
+        claim = implausible(
+            report.usage,
+            window_tokens=able.context_window_tokens,
+            choices=self.job.asked.choices,
+        )
+        if claim:
+            logger.warning("%s claims what cannot be: %s", self.candidate.deployment, claim)
+        return claim
+
     def _settle(self, opened: OpenAttempt, outcome: Outcome) -> Settlement | None:
         try:
             settlement = self.relay.journal.settle(opened, outcome)
@@ -283,6 +321,8 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             # The intent is on disk: the loader will book it as unknown and keep its exposure.
             logger.exception("attempt %s could not be settled", opened.event_id.hex())
             return None
+        if outcome.status is AttemptStatus.OK and self.job.asked.max_output_tokens is None:
+            self._learn(outcome)
         decode_s = None
         if self.job.request.is_stream and outcome.ttft_us is not None:
             decode_s = (self._since_accepted_us() - outcome.ttft_us) / 1_000_000
@@ -290,6 +330,17 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             self.candidate.deployment, self.job.booking.team, settlement, decode_s
         )
         return settlement
+
+    def _learn(self, outcome: Outcome) -> None:
+        """How long an answer became that its client did not bound."""
+        if outcome.usage is not None and outcome.usage.is_consistent:
+            used = outcome.usage.usage
+            self.relay.exposures.lengths.note(
+                self.job.booking.model,
+                self.candidate.deployment,
+                used.output_tokens + used.reasoning_tokens,
+                self.job.asked.choices,
+            )
 
     def _whole_answer(
         self, parts: WholeParts, facts: AttemptFacts, settlement: Settlement | None

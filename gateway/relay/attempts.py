@@ -18,6 +18,7 @@ from gateway.relay.client_stream import ClientStream
 from gateway.relay.course import Course, Next, Planner
 from gateway.relay.failures import Failure
 from gateway.relay.heartbeat import Heartbeat
+from gateway.relay.held import held_for, narrowed
 from gateway.relay.job import Job
 from gateway.relay.retry_budget import RetryBudget
 from gateway.relay.retry_policy import RetryPolicy
@@ -61,22 +62,28 @@ class Relay(RelayParts):
         """Answer the client.
 
         Raises:
+            BudgetExceeded: A budget has no room for an attempt.
             GatewayError: Every attempt failed. When `client.is_started`, headers are out and the
                 caller ends the stream with an error event.
         """
+        if not self.holds.is_free:
+            job = narrowed(self.holds, job)
         is_stream = job.request.is_stream
         heartbeat = self._heartbeat(job, client) if is_stream else None
         candidate, deadlines = job.candidates[0], self.limits.deadlines
         failures: tuple[Failure, ...] = ()
         course: Course | None = None
         first_s: float | None = None
-        self.budget.note_first(self.health.domain_of(candidate.deployment))
         try:
             while True:
+                held = await held_for(self.holds, self.exposures, job, candidate, failures)
+                candidate = held.candidate
+                if not failures:
+                    self.budget.note_first(self.health.domain_of(candidate.deployment))
                 attempt = Attempt(
                     relay=self,
                     job=job,
-                    candidate=candidate,
+                    held=held,
                     client=client,
                     failures=failures,
                     deadlines=deadlines,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gateway.relay.exposure import Asked
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, attempt_lines, header_text
 from gateway.routing.ranking import Candidate
@@ -23,6 +24,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         renew: What a later attempt at one of them is now, with the price in force; None where the
             request may not reach it any more.
         request: The checked request.
+        asked: What of it bounds its cost.
         prompt_tokens_estimate: For a booking without counts.
         allows_empty: Whether an answer without content is what was asked for (`max_tokens: 0`).
         accepted_s: Monotonic instant at which the request was accepted.
@@ -36,6 +38,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     candidates: Sequence[Candidate]
     renew: Callable[[Candidate], Candidate | None]
     request: ChatRequest
+    asked: Asked
     prompt_tokens_estimate: int
     allows_empty: bool
     accepted_s: float

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.budgets.holds import Hold
 from gateway.clock import Clock
 from gateway.errors import LedgerUnavailable
 from gateway.ledger.errors import SpoolError
@@ -148,22 +149,28 @@ class Journal:
         price: PriceVersion | Unpriced,
         exposure_pico_usd: PicoUsd | None,
         lifetime_s: float,
+        hold: Hold,
     ) -> OpenAttempt:
         """Write the intent; nothing may be dispatched unless this returned.
+
+        Args:
+            booking: Whom it is booked on; what follows is as in `Intent`.
+            attempt: 1 for the first.
+            deployment: `provider/model-id`.
+            reason: Why it was chosen.
+            price: What it is charged with.
+            exposure_pico_usd: The most that it is taken to cost.
+            lifetime_s: Until it counts as lost.
+            hold: What its budgets hold for it; `NO_HOLD` where none counts it.
 
         Raises:
             LedgerUnavailable: The spool takes no record (disk full, failed disk).
         """
         provider, _, upstream_model = deployment.partition("/")
-        price_version = ""
-        if not isinstance(price, Unpriced):
-            price_version = price.version_id
-            if price.is_nominal:
-                price_version = price_label(price_version, is_nominal=True)
         event_id = self.new_id()
         intent = Intent(
             event_id=event_id,
-            at_us=self.clock.wall_us(),
+            at_us=self.clock.wall_us() if hold.at_us is None else hold.at_us,
             request_id=booking.request_id,
             attempt=attempt,
             deployment=deployment,
@@ -176,11 +183,13 @@ class Journal:
             tags=booking.tags,
             cost_tags=booking.cost_tags,
             reason=reason,
-            price_version=price_version,
+            price_version=_price_version(price),
             exposure_pico_usd=exposure_pico_usd,
             is_stream=booking.is_stream,
             route=booking.route,
             lifetime_s=lifetime_s,
+            hold_pico_usd=hold.amount_pico_usd,
+            lease_ids=hold.lease_ids,
         )
         try:
             position = self.spool.append(intent)
@@ -252,6 +261,15 @@ class Journal:
         )
         self.spool.append(settlement)
         return settlement
+
+
+def _price_version(price: PriceVersion | Unpriced) -> str:
+    """Identity of a price, empty where there is none."""
+    if isinstance(price, Unpriced):
+        return ""
+    if price.is_nominal:
+        return price_label(price.version_id, is_nominal=True)
+    return price.version_id
 
 
 def _identifier(text: str, chars_max: int) -> str:

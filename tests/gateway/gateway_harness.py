@@ -32,6 +32,7 @@ from gateway.ledger import records
 from gateway.ledger.records import Intent, Settlement
 from gateway.ledger.spool import Durability, SpoolFiles, SpoolLimits, SpoolWriter
 from gateway.ledger.spool_reader import Cursor, SpoolReader, SpoolRecord
+from gateway.process.budget_link import no_budgets
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.loader import load_text
 from providers.contract import Provider
@@ -273,6 +274,7 @@ def _service(
         spool=spool,
         clock=clock,
         supervisor=None,
+        holds=no_budgets(clock),
     )
 
 

@@ -24,6 +24,7 @@ from gateway.http.pages import make_pages
 from gateway.http.service import Service
 from gateway.ledger.records import Intent, Settlement
 from gateway.ledger.spool import SpoolWriter
+from gateway.process.budget_link import no_budgets
 from gateway.process.ledger_process import LedgerProcess
 from gateway.process.messages import EngineSpeed, LedgerStart, ServiceStatus
 from gateway.process.provider_setup import engine_links, set_up_providers
@@ -138,6 +139,7 @@ async def running_pages(
         spool=spool,
         clock=time.clock,
         supervisor=worker_channel,
+        holds=no_budgets(time.clock),
     )
     async with anyio.create_task_group() as tasks:
         pages = Pages(

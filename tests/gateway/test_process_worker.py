@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from anyio.abc import TaskGroup
 
+from gateway.budgets.messages import BudgetRules
 from gateway.channel import Channel, RemoteError, socket_pair
 from gateway.clock import system_clock
 from gateway.process import snapshot
@@ -121,7 +122,7 @@ async def running(tmp_path, *scripts) -> AsyncIterator[Running]:
                     channel=channel,
                     listener=listener,
                     setup=WorkerSetup(
-                        index=3, config=snapshot.take(config), keys=[], revision=1
+                        index=3, config=snapshot.take(config), budgets=BudgetRules(), keys=[], revision=1
                     ),
                     spool_dir=config.spool_dir / "worker-3",
                     tasks=tasks,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
+from gateway.budgets.holds import NO_HOLD
 from gateway.errors import LedgerUnavailable
 from gateway.ledger.errors import SpoolError, SpoolFull
 from gateway.ledger.price_label import is_nominal
@@ -68,7 +69,13 @@ def journal(spool=None, clock=None):
 
 
 def begin(made: Journal, price=PRICE, **changes):
-    facts = {"attempt": 1, "deployment": "up/org/m", "reason": "cheapest", "lifetime_s": 960.0}
+    facts = {
+        "attempt": 1,
+        "deployment": "up/org/m",
+        "reason": "cheapest",
+        "lifetime_s": 960.0,
+        "hold": NO_HOLD,
+    }
     return made.open(
         BOOKING, **{"price": price, "exposure_pico_usd": PicoUsd(77), **facts, **changes}
     )

@@ -1,0 +1,200 @@
+"""Budgets of one machine: who must know them, and who gets what of them.
+
+Workers ask here for slabs, and here the ledger process is asked. Where it has no room for a request
+that waits, the other workers give back what they do not use, and it is asked once more: only then
+is the request refused.
+
+A change of budgets reaches every worker before the command that made it returns, as with keys
+(`key_board`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+
+from gateway.budgets.messages import BudgetRules, BudgetState, LeaseReply, LeaseRequest
+from gateway.budgets.refills import NOT_CARRIED_OUT
+from gateway.channel import ChannelError, RemoteError
+from gateway.process.child import Child
+from gateway.process.messages import RecallBudgets
+
+logger = logging.getLogger(__name__)
+
+TELL_TIMEOUT_S = 30.0
+LEDGER_READY_S = 1.5
+"""How long a worker's question waits for a ledger process that is being started: the requests
+behind it wait two seconds."""
+LEDGER_CALL_S = 10.0
+RECALL_S = 0.5
+"""A worker that does not answer in this time keeps what it has."""
+STATES_FRESH_S = 1.0
+"""So old may be what one worker is told because another one asked before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BudgetBoard:
+    """Knows the budgets.
+
+    Attributes:
+        members: The workers that live and have been configured.
+        ledger: The ledger process once it is ready; raises `RemoteError` when it is not.
+        monotonic_s: Seconds on a clock that never goes back.
+        lock: Held around every change, from the ledger's write to the last acknowledgement.
+        rules: The budgets in force, None before the ledger told them.
+    """
+
+    members: Callable[[], Sequence[Child]]
+    ledger: Callable[[], Awaitable[Child]]
+    monotonic_s: Callable[[], float]
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    rules: BudgetRules | None = None
+    _kept: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    """What workers gave back and the ledger has not taken."""
+    _states: list[BudgetState] = field(default_factory=list[BudgetState])
+    _states_s: float | None = None
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @asynccontextmanager
+    async def joining(self, child: Child, *, known: BudgetRules | None) -> AsyncGenerator[None]:
+        """Make a worker a member within the context; it has the budgets of now by then.
+
+        Args:
+            child: The worker.
+            known: What it was configured with.
+
+        Raises:
+            ChannelError: It did not take what changed meanwhile.
+        """
+        async with self.lock:
+            if self.rules is not None and known != self.rules:
+                await _tell(child, self.rules)
+            yield
+
+    async def publish(self, rules: BudgetRules) -> None:
+        """Give every member the budgets in force; call with the lock held."""
+        if rules == self.rules:
+            return
+        self.rules = rules
+
+        async def tell(child: Child) -> None:
+            try:
+                await _tell(child, rules)
+            except ChannelError:
+                # A worker that cannot learn that a budget was lowered must not go on spending.
+                logger.exception("%s did not take the new budgets; ending it", child.name)
+                child.process.kill()
+                await child.process.wait()
+
+        async with anyio.create_task_group() as tasks:
+            for child in self.members():
+                tasks.start_soon(tell, child)
+
+    async def lease(self, request: LeaseRequest) -> LeaseReply:
+        """Ask the ledger for slabs, and the other workers where it has no room for a request.
+
+        Raises:
+            RemoteError: The ledger process is not there, or refuses.
+        """
+        reply = await self._ask(request)
+        waited = {
+            (want.budget_id, want.window_start_us): want
+            for want in request.wants
+            if want.at_least_pico_usd
+        }
+        short = [
+            want
+            for state in reply.shortages
+            if (want := waited.get((state.budget_id, state.window_start_us))) is not None
+        ]
+        if not short or request.is_last_try:
+            return reply
+        await self._recall([(want.budget_id, want.window_start_us) for want in short])
+        returned, self._kept = self._kept, {}
+        last_try = LeaseRequest(
+            directory=request.directory,
+            session=request.session,
+            wants=tuple(short),
+            returns=returned,
+            is_last_try=True,
+        )
+        try:
+            last = await self._ask(last_try)
+        except ChannelError as error:
+            if isinstance(error, RemoteError) and error.code == NOT_CARRIED_OUT:
+                self._keep(returned)
+            logger.warning("the ledger did not answer a second time: %s", error)
+            # Said here, it would sound as if the first half had not been done either.
+            return LeaseReply(leases=reply.leases, rules_revision=reply.rules_revision)
+        return LeaseReply(
+            leases=(*reply.leases, *last.leases),
+            shortages=last.shortages,
+            rules_revision=max(reply.rules_revision, last.rules_revision),
+        )
+
+    async def states(self) -> list[BudgetState]:
+        """Where every bucket stands; what was asked within the last second counts.
+
+        Raises:
+            RemoteError: The ledger process is not there, or refuses.
+        """
+        async with self._asking:
+            asked_s = self._states_s
+            if asked_s is None or self.monotonic_s() - asked_s >= STATES_FRESH_S:
+                asked_s = self.monotonic_s()
+                child = await self._ready()
+                self._states = await child.channel.call(
+                    "budget_states", None, result_type=list[BudgetState], timeout_s=LEDGER_CALL_S
+                )
+                self._states_s = asked_s
+            return self._states
+
+    async def _ask(self, request: LeaseRequest) -> LeaseReply:
+        child = await self._ready()
+        return await child.channel.call(
+            "lease_budgets", request, result_type=LeaseReply, timeout_s=LEDGER_CALL_S
+        )
+
+    async def _ready(self) -> Child:
+        try:
+            with anyio.fail_after(LEDGER_READY_S):
+                return await self.ledger()
+        except (TimeoutError, RemoteError) as error:
+            raise RemoteError(
+                NOT_CARRIED_OUT, "the ledger process is being started again"
+            ) from error
+
+    def _keep(self, returned: Mapping[bytes, int]) -> None:
+        for lease_id, amount_pico_usd in returned.items():
+            self._kept[lease_id] = self._kept.get(lease_id, 0) + amount_pico_usd
+
+    async def _recall(self, buckets: list[tuple[int, int]]) -> None:
+        """Keep what all workers give back."""
+
+        async def recall(child: Child) -> None:
+            try:
+                self._keep(
+                    await child.channel.call(
+                        "recall_budgets",
+                        RecallBudgets(buckets=buckets),
+                        result_type=dict[bytes, int],
+                        timeout_s=RECALL_S,
+                    )
+                )
+            except ChannelError as error:
+                logger.warning("%s gives nothing back: %s", child.name, error)
+
+        async with anyio.create_task_group() as tasks:
+            for child in self.members():
+                tasks.start_soon(recall, child)
+
+
+async def _tell(child: Child, rules: BudgetRules) -> None:
+    await child.channel.call(
+        "update_budgets", rules, result_type=type(None), timeout_s=TELL_TIMEOUT_S
+    )
