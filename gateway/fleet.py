@@ -24,7 +24,7 @@ from gateway.routing.snapshot import DeploymentView, FleetSnapshot
 from gateway.settings import trust as trust_settings
 from gateway.settings.document import Settings
 from gateway.settings.models import DeploymentSettings
-from gateway.settings.prices import PriceSettings
+from gateway.settings.prices import ListPriceSettings, PriceSettings
 from gateway.settings.providers import LocalProvider, ProviderSettings
 from pricing.money import Rate, rate_per_hour_us, rate_per_mtok, rate_per_unit
 from pricing.price_book import Basis, PriceBook, PriceVersion, Unpriced
@@ -281,17 +281,20 @@ def _versions(entry: DeploymentSettings, provider: ProviderSettings) -> Sequence
     ends = [*(price.valid_from for price in stated[1:]), None][: len(stated)]
     return [
         PriceVersion(
-            rates=dict(_rates(price)),
+            rates=dict(_rates(price, gpus=price.gpus)),
             source="configuration",
             basis=Basis.GPU_TIME if price.is_by_hour else Basis.TOKENS,
             valid_from=price.valid_from,
             valid_to=end,
+            list_rates={} if price.list is None else dict(_rates(price.list, gpus=price.gpus)),
         )
         for price, end in zip(stated, ends, strict=True)
     ]
 
 
-def _rates(price: PriceSettings) -> Iterator[tuple[Meter, Rate]]:
+def _rates(
+    price: PriceSettings | ListPriceSettings, *, gpus: int | None
+) -> Iterator[tuple[Meter, Rate]]:
     per_mtok = {
         Meter.INPUT: price.input_usd_per_mtok,
         Meter.CACHE_READ: price.cached_input_usd_per_mtok,
@@ -313,4 +316,4 @@ def _rates(price: PriceSettings) -> Iterator[tuple[Meter, Rate]]:
             Rate(pico_usd=minute.pico_usd, per_units=minute.per_units * _AUDIO_MS_PER_MINUTE),
         )
     if price.gpu_usd_per_hour is not None:
-        yield Meter.GPU_US, rate_per_hour_us(price.gpu_usd_per_hour, price.gpus or 1)
+        yield Meter.GPU_US, rate_per_hour_us(price.gpu_usd_per_hour, gpus or 1)

@@ -102,11 +102,14 @@ class PriceVersion:
         valid_to: First aware instant after it, None for open.
         checked_on: When the source was last compared, None when never.
         is_nominal: Whether the rate is a stand-in that reports must mark.
+        list_rates: Public rate per meter, beside the contracted `rates`; a meter that it leaves out
+            has the contracted one. Empty where no public price is known apart.
         version_id: Digest of what is charged, from when, and by which source. `valid_to` and
             `checked_on` are left out: a price keeps its identity when a successor ends it or when
             it is confirmed.
         plan: Per meter in the order of `METERS`, what a unit costs: its rate, None when it is
             charged and has none, False when the basis does not charge for it.
+        list_plan: The same at public rates, None without any.
         dearest_prompt: The most that a prompt token can cost, None without any rate.
         dearest_output: The same of an output token.
         linear: The token prices as plain integers, None where one is missing or has to be rounded.
@@ -119,8 +122,12 @@ class PriceVersion:
     valid_to: datetime | None = None
     checked_on: date | None = None
     is_nominal: bool = False
+    list_rates: Mapping[Meter, Rate] = field(default_factory=dict[Meter, Rate], hash=False)
     version_id: str = field(init=False)
     plan: tuple[Rate | Literal[False] | None, ...] = field(init=False, repr=False, compare=False)
+    list_plan: tuple[Rate | Literal[False] | None, ...] | None = field(
+        init=False, repr=False, compare=False
+    )
     dearest_prompt: Dearest | None = field(init=False, repr=False, compare=False)
     dearest_output: Dearest | None = field(init=False, repr=False, compare=False)
     linear: Linear | None = field(init=False, repr=False, compare=False)
@@ -128,20 +135,18 @@ class PriceVersion:
     def __post_init__(self) -> None:
         """Freeze the rates, derive the identity, and work out what every request asks for."""
         object.__setattr__(self, "rates", MappingProxyType(dict(self.rates)))
+        object.__setattr__(self, "list_rates", MappingProxyType(dict(self.list_rates)))
         object.__setattr__(self, "version_id", self._digest())
-        plan = tuple(self.is_charged(one) and self.rate_for(one) for one in METERS)
-        object.__setattr__(self, "plan", plan)
+        object.__setattr__(self, "plan", self._plan(self.rates))
+        listed = self._plan({**self.rates, **self.list_rates}) if self.list_rates else None
+        object.__setattr__(self, "list_plan", listed)
         object.__setattr__(self, "dearest_prompt", self._dearest(_PROMPT_METERS))
         object.__setattr__(self, "dearest_output", self._dearest(_OUTPUT_METERS))
         object.__setattr__(self, "linear", self._linear())
 
     def rate_for(self, meter: Meter) -> Rate | None:
         """The meter's rate, else that of its fallback meter, None when neither has one."""
-        rate = self.rates.get(meter)
-        if rate is not None:
-            return rate
-        fallback = FALLBACK_METERS.get(meter)
-        return None if fallback is None else self.rates.get(fallback)
+        return _rate_for(self.rates, meter)
 
     def is_in_force(self, at: datetime) -> bool:
         """Whether `at` (aware) lies in the half-open interval of validity."""
@@ -162,11 +167,19 @@ class PriceVersion:
         for meter in self.rates:
             if not self.is_charged(meter):
                 yield f"a {meter} rate is never charged on the basis {self.basis}"
+        for meter in self.list_rates:
+            if self.is_charged(meter) and self.rate_for(meter) is None:
+                yield f"a public {meter} rate stands beside none that is charged"
+            elif not self.is_charged(meter):
+                yield f"a public {meter} rate is never charged on the basis {self.basis}"
         for name, at in (("valid_from", self.valid_from), ("valid_to", self.valid_to)):
             if at is not None and at.tzinfo is None:
                 yield f"{name} has no time zone"
         if self._has_comparable_bounds() and self._is_empty_interval():
             yield f"valid_from {self.valid_from} is not before valid_to {self.valid_to}"
+
+    def _plan(self, rates: Mapping[Meter, Rate]) -> tuple[Rate | Literal[False] | None, ...]:
+        return tuple(self.is_charged(one) and _rate_for(rates, one) for one in METERS)
 
     def _dearest(self, meters: Sequence[Meter]) -> Dearest | None:
         rates = [self.rates[meter] for meter in meters if meter in self.rates]
@@ -207,14 +220,15 @@ class PriceVersion:
         return self.valid_from >= self.valid_to
 
     def _digest(self) -> str:
-        rates = [(meter.value, rate.pico_usd, rate.per_units) for meter, rate in self.rates.items()]
         content = {
             "basis": self.basis.value,
             "nominal": self.is_nominal,
-            "rates": sorted(rates),
+            "rates": _sorted_rates(self.rates),
             "source": self.source,
             "from": _instant_text(self.valid_from),
         }
+        if self.list_rates:  # left out where there is none: those prices keep their identity
+            content["list"] = _sorted_rates(self.list_rates)
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -293,6 +307,18 @@ class PriceBook:
     def versions(self, deployment: str) -> tuple[PriceVersion, ...]:
         """All versions of a deployment by start; empty when it has none."""
         return self._versions.get(deployment, ())
+
+
+def _rate_for(rates: Mapping[Meter, Rate], meter: Meter) -> Rate | None:
+    rate = rates.get(meter)
+    if rate is not None:
+        return rate
+    fallback = FALLBACK_METERS.get(meter)
+    return None if fallback is None else rates.get(fallback)
+
+
+def _sorted_rates(rates: Mapping[Meter, Rate]) -> list[tuple[str, int, int]]:
+    return sorted((meter.value, rate.pico_usd, rate.per_units) for meter, rate in rates.items())
 
 
 def _start(version: PriceVersion) -> datetime:

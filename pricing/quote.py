@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,6 +17,7 @@ EVENT_PICO_USD_MAX = 10**18
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 PicoUsdAmount = Annotated[int, Meta(ge=0, le=EVENT_PICO_USD_MAX)]
+PicoUsdChange = Annotated[int, Meta(ge=-EVENT_PICO_USD_MAX, le=EVENT_PICO_USD_MAX)]
 
 _US_PER_S = 1_000_000
 _INPUT, _CACHE_READ, _CACHE_WRITE, _OUTPUT, _REQUESTS = (
@@ -25,10 +26,21 @@ _INPUT, _CACHE_READ, _CACHE_WRITE, _OUTPUT, _REQUESTS = (
 )
 
 
-class CostLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CostLine(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """One meter's cost: `units` x `rate_pico_usd` / `rate_per_units`, rounded once, half-even.
 
     The ledger keeps it as it is, so ranges are checked where a line is decoded.
+
+    Attributes:
+        meter: Name of a `Meter`.
+        units: How many.
+        rate_pico_usd: What is charged for every `rate_per_units` units.
+        rate_per_units: At least 1.
+        cost_pico_usd: What is charged.
+        list_rate_pico_usd: The public price of every `list_rate_per_units` units, None where no
+            public price is known apart from what is charged.
+        list_rate_per_units: At least 1.
+        list_cost_pico_usd: The units at the public price, None as the rate.
     """
 
     meter: str
@@ -36,6 +48,9 @@ class CostLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rate_pico_usd: PicoUsdAmount
     rate_per_units: PicoUsdAmount
     cost_pico_usd: int
+    list_rate_pico_usd: PicoUsdAmount | None = None
+    list_rate_per_units: PicoUsdAmount = 1
+    list_cost_pico_usd: PicoUsdAmount | None = None
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -44,10 +59,18 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Attributes:
         lines: One per charged meter, in the order of `Meter`.
         total_pico_usd: Exactly the sum of the lines.
+        list_pico_usd: The same at public prices, None where the price states none.
     """
 
     lines: tuple[CostLine, ...]
     total_pico_usd: PicoUsd
+    list_pico_usd: PicoUsd | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether an entry of a ledger can hold it, and its public price."""
+        largest = max(self.total_pico_usd, self.list_pico_usd or 0)
+        return largest <= EVENT_PICO_USD_MAX
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +194,55 @@ def charge(used: Mapping[str, int], version: PriceVersion) -> Charge | Unpriced:
             )
         )
         total += cost_pico_usd
+    if version.list_plan is not None:
+        return _with_list_prices(lines, PicoUsd(total), version.list_plan)
     return Charge(lines=tuple(lines), total_pico_usd=PicoUsd(total))
+
+
+def cache_saved(used: Mapping[str, int], version: PriceVersion) -> int | None:
+    """What an attempt's cache reads would have cost as fresh input, less what they cost.
+
+    Picodollars; negative where a cache read is dearer. Nothing that anyone is credited with: it
+    says what the cache was worth at the contracted price.
+
+    Args:
+        used: Counts above zero by the names of their meters (`Usage.named`).
+        version: The price in force when the attempt started.
+
+    Returns:
+        None where nothing was read from a cache, or tokens are not what is charged, or a rate is
+        unknown, or an entry of a ledger cannot hold it.
+    """
+    units = used.get(Meter.CACHE_READ)
+    if units is None:
+        return None
+    fresh, read = version.plan[_INPUT], version.plan[_CACHE_READ]
+    if not fresh or not read:
+        return None
+    saved = line_cost(units, fresh) - line_cost(units, read)
+    return saved if abs(saved) <= EVENT_PICO_USD_MAX else None
+
+
+def _with_list_prices(
+    lines: Iterable[CostLine], total: PicoUsd, plan: Sequence[Rate | Literal[False] | None]
+) -> Charge:
+    """The charge with each line's public price beside its own."""
+    listed: list[CostLine] = []
+    list_total = 0
+    for line in lines:
+        rate = plan[METER_PLACES[line.meter]]
+        assert rate, "what is charged has a public price, its own at the least"
+        list_cost_pico_usd = line_cost(line.units, rate)
+        listed.append(
+            msgspec.structs.replace(
+                line,
+                list_rate_pico_usd=rate.pico_usd,
+                list_rate_per_units=rate.per_units,
+                list_cost_pico_usd=list_cost_pico_usd,
+            )
+        )
+        list_total += list_cost_pico_usd
+    return Charge(lines=tuple(listed), total_pico_usd=total, list_pico_usd=PicoUsd(list_total))
 
 
 def quote(

@@ -6,7 +6,7 @@ from the event loop on which the ledger process answers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -25,6 +25,8 @@ Refused = tuple[SpoolEntry, str]
 
 _ENTRY = len(INTENT_COLUMNS)
 _AT = booking.EVENT_COLUMNS.index("at_us")
+COST_TAGS_ID = booking.EVENT_COLUMNS.index("cost_tags_id")
+"""Where an entry has its set of cost tags."""
 _IS_LOST = booking.EVENT_COLUMNS.index("is_lost")
 _EXPOSURE = booking.EVENT_COLUMNS.index("exposure_pico_usd")
 
@@ -55,6 +57,7 @@ class Batch:
         known: Entries that events have already, lowest first, as in `booking.EVENT_COLUMNS`.
         matcher: Of the budgets in force.
         owners: Whose the lost attempts are that budgets count; by event.
+        lost_tags: Listed cost tags of the known entries, by the id of their set of cost tags.
     """
 
     intents: dict[bytes, tuple[Intent, SpoolRecords, int]] = field(default_factory=dict)
@@ -65,6 +68,7 @@ class Batch:
     known: dict[bytes, list[Values]] = field(default_factory=dict)
     matcher: BudgetMatcher = field(default_factory=BudgetMatcher)
     owners: dict[bytes, Owner] = field(default_factory=dict)
+    lost_tags: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     @property
     def is_empty(self) -> bool:
@@ -137,7 +141,8 @@ def book(batch: Batch, *, grace_s: float) -> Changes:
             changes.replays += 1
         elif entries:
             taken.add(event_id)
-            _replace_lost(changes, entries[0], settlement, batch.owners.get(event_id))
+            owner = batch.owners.get(event_id)
+            _replace_lost(changes, entries[0], settlement, owner, batch.lost_tags)
         elif found := batch.opened.get(event_id):
             taken.add(event_id)
             intent, named = found
@@ -152,7 +157,7 @@ def book(batch: Batch, *, grace_s: float) -> Changes:
                 )
             if intent.lease_ids:
                 changes.budgets.release(intent)
-            sums.add(intent, named.ids, settlement, exposure or 0)
+            sums.add(intent, named.ids, settlement, exposure)
             changes.rows.append(
                 (
                     *booking.intent_values(intent, named.ids),
@@ -180,7 +185,11 @@ def _read(payload: bytes) -> tuple[Record | None, str]:
 
 
 def _replace_lost(
-    changes: Changes, lost: Values, settlement: Settlement, owner: Owner | None
+    changes: Changes,
+    lost: Values,
+    settlement: Settlement,
+    owner: Owner | None,
+    lost_tags: Mapping[int, tuple[int, ...]],
 ) -> None:
     """Entry 1: what the intent said, from the lost entry, and what the settlement says."""
     exposure_before = cast("int | None", lost[_EXPOSURE])
@@ -194,8 +203,9 @@ def _replace_lost(
         )
     row = (*lost[:_ENTRY], 1, *booking.settled_values(settlement, exposure))
     changes.rows.append(row)
-    changes.roll_ups.add(booking.row_of(row))
-    changes.roll_ups.add(booking.row_of(lost), sign=-1)
+    cost_tag_ids = lost_tags[cast("int", lost[COST_TAGS_ID])]
+    changes.roll_ups.add(booking.row_of(row), cost_tag_ids)
+    changes.roll_ups.add(booking.row_of(lost), cost_tag_ids, sign=-1)
 
 
 def _still_open(batch: Batch, taken: set[bytes], *, grace_s: float) -> list[Values]:

@@ -51,6 +51,8 @@ SETTLED_COLUMNS = (
     "finish_reason",
     "ttft_us",
     "duration_us",
+    "list_cost_pico_usd",
+    "cache_saved_pico_usd",
     *(f"{meter}_units" for meter in METERS),
 )
 EVENT_COLUMNS = (*INTENT_COLUMNS, "entry", *SETTLED_COLUMNS)
@@ -75,6 +77,8 @@ class DimensionIds:
     deployment_id: int
     tags_id: int
     cost_tags_id: int
+    cost_tag_ids: tuple[int, ...] = ()
+    """Those of the cost tags that have sums of their own."""
 
 
 def intent_values(intent: Intent, ids: DimensionIds) -> Values:
@@ -138,6 +142,8 @@ def settled_values(settlement: Settlement, exposure_pico_usd: int | None) -> Val
         settlement.finish_reason,
         settlement.ttft_us,
         settlement.duration_us,
+        settlement.list_cost_pico_usd,
+        settlement.cache_saved_pico_usd,
         *[usage.get(meter, 0) for meter in METERS],
     )
 
@@ -159,6 +165,8 @@ def lost_values(*, now_us: int, exposure_pico_usd: int | None) -> Values:
         "",
         None,
         0,
+        None,
+        None,
         *_NO_UNITS,
     )
 
@@ -187,13 +195,34 @@ def fault(record: Record) -> str | None:
     total_pico_usd = sum([line.cost_pico_usd for line in record.lines])
     is_unpriced = record.cost_pico_usd is None
     adds_up = not record.lines if is_unpriced else total_pico_usd == record.cost_pico_usd
-    return None if adds_up else "the lines do not add up to the cost"
+    if not adds_up:
+        return "the lines do not add up to the cost"
+    return _list_price_fault(record)
+
+
+def _list_price_fault(record: Settlement) -> str | None:
+    """All lines have a public price, which add up, or none has."""
+    listed = [one for line in record.lines if (one := line.list_cost_pico_usd) is not None]
+    if record.list_cost_pico_usd is None:
+        return "a line has a public price, the entry has none" if listed else None
+    if len(listed) == len(record.lines) and sum(listed) == record.list_cost_pico_usd:
+        return None
+    return "the lines do not add up to the list cost"
 
 
 def _lines_document(lines: tuple[CostLine, ...]) -> str:
-    return msgspec.json.encode(
-        [
-            (line.meter, line.units, line.rate_pico_usd, line.rate_per_units, line.cost_pico_usd)
-            for line in lines
-        ]
-    ).decode()
+    return msgspec.json.encode([_line_values(line) for line in lines]).decode()
+
+
+def _line_values(line: CostLine) -> tuple[str | int | None, ...]:
+    """Meter, units, rate, its units, cost; then the same three at the public price, if any."""
+    charged = (
+        line.meter,
+        line.units,
+        line.rate_pico_usd,
+        line.rate_per_units,
+        line.cost_pico_usd,
+    )
+    if line.list_cost_pico_usd is None:
+        return charged
+    return (*charged, line.list_rate_pico_usd, line.list_rate_per_units, line.list_cost_pico_usd)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from gateway.ledger import schema
+from gateway.ledger import cost_tags, schema
 from gateway.ledger.booking import DimensionIds
 from gateway.ledger.records import Intent
 
@@ -43,11 +43,19 @@ class Dimensions:
         self._cached_max = cached_max
         self._ids: dict[tuple[str, ...], int] = {}
         self._known: dict[Names, DimensionIds] = {}
+        self._listed: frozenset[str] = frozenset()
 
     def forget(self) -> None:
         """Drop what may not have been committed."""
         self._ids.clear()
         self._known.clear()
+
+    def list_cost_tags(self, names: Iterable[str]) -> None:
+        """Say which cost tags have sums of their own from now on."""
+        listed = frozenset(names)
+        if listed != self._listed:
+            self._listed = listed
+            self._known.clear()
 
     def of_intent(self, connection: sa.Connection, intent: Intent) -> DimensionIds:
         """Ids of everything that an intent names, interning what is new."""
@@ -76,6 +84,16 @@ class Dimensions:
             ),
             tags_id=self._tag_set(connection, intent.tags),
             cost_tags_id=self._tag_set(connection, intent.cost_tags),
+            cost_tag_ids=self.cost_tag_ids(connection, intent.cost_tags),
+        )
+
+    def cost_tag_ids(
+        self, connection: sa.Connection, tags: Iterable[Sequence[str]]
+    ) -> tuple[int, ...]:
+        """Ids of those of a request's cost tags that have sums of their own."""
+        return tuple(
+            self._find(connection, schema.cost_tag, {"name": name, "value": value})
+            for name, value in cost_tags.of_names(tags, self._listed)
         )
 
     def _tag_set(

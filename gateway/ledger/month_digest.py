@@ -1,10 +1,10 @@
 """The digest of a closed month: the same on every database, and recomputable from its rows.
 
 SHA-256 over one canonical JSON document per line: the month's events that were not late, the cells
-of both roll-ups less what came late, and the adjustments of the period. Interned ids are replaced
-by names; lines are sorted, so the order of loading does not matter. What a row does not say (null,
-empty text, units and sums of zero) is left out, so that a column which a later release adds does
-not change the digest of a month that was closed before.
+of the roll-ups (not those of cost tags) less what came late, and the adjustments of the period.
+Interned ids are replaced by names; lines are sorted, so the order of loading does not matter. What
+a row does not say (null, empty text, units and sums of zero) is left out, so that a column which a
+later release adds does not change the digest of a month that was closed before.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from gateway.ledger import schema
 from gateway.ledger.booking import Row, Value
 from gateway.ledger.finance_tables import late_entry, period_close, spend_adjustment
 from gateway.ledger.periods import CLOSED, late_of, late_roll_ups, month_bounds_us
-from gateway.ledger.roll_ups import DAY_KEY, QH_KEY, SUM_COLUMNS
+from gateway.ledger.roll_ups import ROLL_UPS, SUM_COLUMNS
 
 _BATCH_ROWS = 1_000
+_ROLL_UPS = tuple(one for one in ROLL_UPS if one.of != "cost_tag_id")
+"""Which cost tags have sums is a setting, that may change after a month was closed."""
 _ADJUSTMENT_COLUMNS = tuple(
     column.name for column in spend_adjustment.columns if column.name not in ("id", "proposal_id")
 )
@@ -73,13 +75,11 @@ def month_digest(connection: sa.Connection, month: str) -> tuple[bytes, MonthFig
         previous = row
         _add(whole, "event", names.document(row))
     late = late_roll_ups(late_of(connection, month))
-    for table, key, taken in (
-        (schema.rollup_qh, QH_KEY, late.quarter_hours),
-        (schema.rollup_day, DAY_KEY, late.days),
-    ):
+    for one in _ROLL_UPS:
+        table, key = one.table, one.key
         cells = [
             names.place(key, place) | {name: amount for name, amount in sums.items() if amount}
-            for place, sums in _cells(connection, table, key, month, taken)
+            for place, sums in _cells(connection, table, key, month, late.cells[table.name])
         ]
         for cell in sorted(cells, key=_canonical):
             _add(whole, str(table.name), cell)

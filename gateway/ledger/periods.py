@@ -103,10 +103,10 @@ def late_of(connection: sa.Connection, month: str) -> Iterator[LatePart]:
 
 
 def late_roll_ups(parts: Iterable[LatePart]) -> RollUps:
-    """Late parts as cells of the roll-ups."""
+    """Late parts as cells of the roll-ups, those of cost tags left out."""
     sums = RollUps()
     for part in parts:
-        sums.add(part.row, sign=part.sign)
+        sums.add(part.row, (), sign=part.sign)
     return sums
 
 

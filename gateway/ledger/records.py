@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from pricing.quote import CostLine, Count, PicoUsdAmount
+from pricing.quote import CostLine, Count, PicoUsdAmount, PicoUsdChange
 
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Small = Annotated[int, Meta(ge=0, lt=2**15)]
@@ -97,7 +97,13 @@ class Intent(
 
 
 class Settlement(
-    msgspec.Struct, frozen=True, kw_only=True, tag="settlement", tag_field="kind", gc=False
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag="settlement",
+    tag_field="kind",
+    gc=False,
+    omit_defaults=True,
 ):
     """Written once when an attempt ended.
 
@@ -116,6 +122,10 @@ class Settlement(
         finish_reason: As sent to the client, empty when there was none.
         ttft_us: Request accepted to first content event sent, None when none was sent.
         duration_us: Attempt start to end.
+        list_cost_pico_usd: The cost at public prices, None when none is known apart from the price
+            that was charged.
+        cache_saved_pico_usd: What the cache reads would have cost as fresh input less what they
+            cost, None when there were none or that is unknown.
     """
 
     event_id: Id
@@ -132,6 +142,8 @@ class Settlement(
     finish_reason: str
     ttft_us: Count | None
     duration_us: Count
+    list_cost_pico_usd: PicoUsdAmount | None = None
+    cache_saved_pico_usd: PicoUsdChange | None = None
 
 
 Record = Intent | Settlement

@@ -1,7 +1,6 @@
 """What was spent, by whom and on what: from the roll-ups, summed in Python integers.
 
-Groupings and filters are closed sets; a filter's value is only ever a bound parameter. Reports by
-key come from daily sums, all others from quarter-hours, so that any time zone's days are exact.
+Groupings and filters are closed sets; a filter's value is only ever a bound parameter.
 """
 
 from __future__ import annotations
@@ -16,14 +15,10 @@ import sqlalchemy as sa
 from gateway.clock import from_microseconds
 from gateway.ledger import schema
 from gateway.ledger.errors import BadQuery
-from gateway.ledger.roll_ups import DAY_US, QUARTER_US, SUM_COLUMNS
+from gateway.ledger.roll_ups import QUARTER_US, SUM_COLUMNS
 from gateway.ledger.views import GroupBy, SpendQuery, SpendReport, SpendRow, SpendSums
 
 FILTERS = frozenset(GroupBy) - {GroupBy.DAY}
-_OF_KEYS = frozenset({GroupBy.KEY, GroupBy.DAY, GroupBy.TEAM, GroupBy.DEPLOYMENT})
-"""What daily sums by key can tell."""
-
-
 _SUM_FIELDS = SpendSums.__struct_fields__
 assert len(_SUM_FIELDS) == len(SUM_COLUMNS)
 
@@ -82,14 +77,11 @@ def _read(
     is_of_keys = GroupBy.KEY in needed
     if GroupBy.DAY in query.filters:
         raise BadQuery("days are chosen with --from and --to")
-    if is_of_keys and not needed <= _OF_KEYS:
-        odd = ", ".join(sorted(needed - _OF_KEYS))
-        raise BadQuery(f"spend by key is kept by day, team and deployment, not by {odd}")
-    table, bucket_us = (schema.rollup_day, DAY_US) if is_of_keys else (schema.rollup_qh, QUARTER_US)
+    table = schema.rollup_key_qh if is_of_keys else schema.rollup_qh
     names = _names(table)
     selected = [names[name] for name in columns]
     conditions = [
-        *_bounds(query, names[GroupBy.DAY], bucket_us),
+        *_bounds(query, names[GroupBy.DAY]),
         *(names[name] == value for name, value in query.filters.items()),
     ]
     if query.teams is not None:
@@ -114,7 +106,7 @@ def _names(table: sa.Table) -> Mapping[str, sa.ColumnElement[str | int]]:
         GroupBy.MODEL: schema.model.c.name,
         GroupBy.DEPLOYMENT: schema.deployment.c.name,
         GroupBy.KEY: schema.api_key_name.c.key_id,
-        GroupBy.DAY: table.c.day_us if table is schema.rollup_day else table.c.bucket_us,
+        GroupBy.DAY: table.c.bucket_us,
     }
 
 
@@ -134,13 +126,12 @@ def _joined(table: sa.Table, needed: set[GroupBy]) -> sa.FromClause:
 
 
 def _bounds(
-    query: SpendQuery, bucket: sa.ColumnElement[str | int], bucket_us: int
+    query: SpendQuery, bucket: sa.ColumnElement[str | int]
 ) -> Iterator[sa.ColumnElement[bool]]:
-    unit = "a UTC day" if bucket_us == DAY_US else "a quarter of an hour"
     for bound_us in (query.from_us, query.to_us):
-        if bound_us is not None and bound_us % bucket_us:
+        if bound_us is not None and bound_us % QUARTER_US:
             at = from_microseconds(bound_us).isoformat()
-            raise BadQuery(f"{at} is not the beginning of {unit}")
+            raise BadQuery(f"{at} is not the beginning of a quarter of an hour")
     if query.from_us is not None and query.to_us is not None and query.from_us >= query.to_us:
         raise BadQuery("--from is not before --to, the first day or instant that is not counted")
     if query.from_us is not None:

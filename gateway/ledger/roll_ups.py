@@ -1,9 +1,18 @@
-"""What events add to the roll-ups: pure sums, shared by the loader and by `ledger verify`."""
+"""What events add to the roll-ups: pure sums, shared by the loader and by `ledger verify`.
+
+There are three families of sums, each by quarter-hour and by UTC day: of everything, of each key,
+and of each cost tag that is listed. Within a family each event counts once per cell; a request with
+two listed tags counts once under each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import sqlalchemy as sa
+
+from gateway.ledger import schema
 from gateway.ledger.booking import DimensionIds, Row, Value
 from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES
 from gateway.ledger.price_label import is_nominal
@@ -14,52 +23,82 @@ from pricing.usage import Quality
 QUARTER_US = 15 * 60 * 1_000_000
 DAY_US = 24 * 3_600 * 1_000_000
 
-SUM_COLUMNS = (
-    "request_count",
-    "attempt_count",
-    "unpriced_count",
-    *(f"{meter}_units" for meter in METERS),
-    "cost_pico_usd",
-    "estimated_pico_usd",
-    "nominal_pico_usd",
-    "exposure_pico_usd",
-)
+DIMENSIONS = (*schema.ROLL_UP_DIMENSIONS, *schema.ROLL_UP_CODES)
+"""What every roll-up is by, apart from its time and what its family is of."""
+SUM_COLUMNS = (*schema.COUNTS, *schema.UNITS, *schema.AMOUNTS)
 """Columns of a roll-up that add up, in the order of `sums`."""
-QH_KEY = ("bucket_us", "team_id", "project_id", "model_id", "deployment_id", "status")
-DAY_KEY = ("day_us", "key_id", "team_id", "deployment_id")
 
-_REQUESTS, _ATTEMPTS, _UNPRICED = range(3)
-_METER_AT = {meter: index for index, meter in enumerate(METERS, start=3)}
-_COST, _ESTIMATED, _NOMINAL, _EXPOSURE = range(3 + len(METERS), len(SUM_COLUMNS))
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RollUpTable:
+    """One of the tables of sums.
+
+    Attributes:
+        table: Where it is.
+        width_us: Of its cells in time.
+        of: What its family is of; None for everything.
+    """
+
+    table: sa.Table
+    width_us: int
+    of: str | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Columns that name a cell: its beginning first, `DIMENSIONS` last."""
+        return ("bucket_us", *(() if self.of is None else (self.of,)), *DIMENSIONS)
+
+
+ROLL_UPS = tuple(
+    RollUpTable(table=table, width_us=width_us, of=of)
+    for of, fine, coarse in (
+        (None, schema.rollup_qh, schema.rollup_day),
+        ("key_id", schema.rollup_key_qh, schema.rollup_key_day),
+        ("cost_tag_id", schema.rollup_tag_qh, schema.rollup_tag_day),
+    )
+    for table, width_us in ((fine, QUARTER_US), (coarse, DAY_US))
+)
+"""Every table of sums, the finer one of each family first."""
+
+Cells = dict[tuple[int, ...], list[int]]
+
+_AT = {column: index for index, column in enumerate(SUM_COLUMNS)}
+_REQUESTS, _ATTEMPTS, _UNPRICED, _LISTED, _REPORTED, _UNBOUNDED = (
+    _AT[column] for column in schema.COUNTS
+)
+_COST, _LIST_COST, _PROVIDER_COST, _ESTIMATED, _NOMINAL, _EXPOSURE, _SAVED = (
+    _AT[column] for column in schema.AMOUNTS
+)
+_METER_AT = {meter: _AT[f"{meter}_units"] for meter in METERS}
 _CERTAIN = frozenset({QUALITY_CODES[Quality.EXACT], QUALITY_CODES[Quality.PROVIDER_COST]})
 _CERTAIN_NAMES = frozenset({Quality.EXACT.value, Quality.PROVIDER_COST.value})
+_UNKNOWN_BILLING = STATUS_CODES[AttemptStatus.UNKNOWN_BILLING]
+_UNKNOWN_QUALITY = QUALITY_CODES[Quality.UNKNOWN]
+_UNKNOWN_BILLING_NAME = AttemptStatus.UNKNOWN_BILLING.value
+_UNKNOWN_QUALITY_NAME = Quality.UNKNOWN.value
 
 
 def sums(row: Mapping[str, Value]) -> tuple[int, ...]:
     """What an event adds to a roll-up, in the order of `SUM_COLUMNS`."""
     cost_pico_usd = whole(row, "cost_pico_usd")
+    has_list_cost = row["list_cost_pico_usd"] is not None
+    is_unknown = row["status"] == _UNKNOWN_BILLING or row["quality"] == _UNKNOWN_QUALITY
     return (
         int(row["attempt"] == 1),
         1,
         int(row["cost_pico_usd"] is None),
-        *(whole(row, f"{meter}_units") for meter in METERS),
+        int(has_list_cost),
+        int(row["provider_cost_pico_usd"] is not None),
+        int(is_unknown and row["exposure_pico_usd"] is None),
+        *(whole(row, column) for column in schema.UNITS),
         cost_pico_usd,
+        whole(row, "list_cost_pico_usd") if has_list_cost else cost_pico_usd,
+        whole(row, "provider_cost_pico_usd"),
         0 if row["quality"] in _CERTAIN else cost_pico_usd,
         cost_pico_usd if is_nominal(str(row["price_version"])) else 0,
         whole(row, "exposure_pico_usd"),
+        whole(row, "cache_saved_pico_usd"),
     )
-
-
-def qh_key(row: Mapping[str, Value]) -> tuple[int, ...]:
-    """The quarter-hour cell of an event, in the order of `QH_KEY`."""
-    at_us = whole(row, "at_us")
-    return (at_us - at_us % QUARTER_US, *(whole(row, name) for name in QH_KEY[1:]))
-
-
-def day_key(row: Mapping[str, Value]) -> tuple[int, ...]:
-    """The day cell of an event, in the order of `DAY_KEY`."""
-    at_us = whole(row, "at_us")
-    return (at_us - at_us % DAY_US, *(whole(row, name) for name in DAY_KEY[1:]))
 
 
 def whole(row: Mapping[str, Value], name: str) -> int:
@@ -70,45 +109,90 @@ def whole(row: Mapping[str, Value], name: str) -> int:
 
 
 class RollUps:
-    """Deltas by cell, summed in Python integers."""
+    """Deltas by cell of each table of sums.
+
+    Attributes:
+        cells: Amounts in the order of `SUM_COLUMNS`, by the name of the table and the values of its
+            `key`.
+    """
 
     def __init__(self) -> None:
-        self.quarter_hours: dict[tuple[int, ...], list[int]] = {}
-        self.days: dict[tuple[int, ...], list[int]] = {}
+        self.cells: dict[str, Cells] = {one.table.name: {} for one in ROLL_UPS}
 
-    def add(self, row: Row, *, sign: int = 1) -> None:
-        """Count an event in, or out with `sign` -1."""
-        self.add_sums(qh_key(row), day_key(row), [sign * amount for amount in sums(row)])
+    def add(self, row: Row, cost_tag_ids: Sequence[int], *, sign: int = 1) -> None:
+        """Count an event in, or out with `sign` -1.
+
+        Args:
+            row: Of the event.
+            cost_tag_ids: Those of its cost tags that have sums of their own.
+            sign: 1 or -1.
+        """
+        self.add_sums(
+            whole(row, "at_us"),
+            whole(row, "key_id"),
+            cost_tag_ids,
+            tuple(whole(row, name) for name in DIMENSIONS),
+            [sign * amount for amount in sums(row)],
+        )
 
     def add_sums(
-        self, quarter_hour: tuple[int, ...], day: tuple[int, ...], amounts: list[int]
+        self,
+        at_us: int,
+        key_id: int,
+        cost_tag_ids: Sequence[int],
+        dimensions: tuple[int, ...],
+        amounts: Sequence[int],
     ) -> None:
-        """Add amounts to a cell of each kind."""
-        for cells, key in ((self.quarter_hours, quarter_hour), (self.days, day)):
-            cell = cells.get(key)
-            cells[key] = (
-                list(amounts)
-                if cell is None
-                else [old + added for old, added in zip(cell, amounts, strict=True)]
-            )
+        """Add amounts to a cell of each table, and to one per cost tag.
+
+        Args:
+            at_us: Any instant of the cell's quarter of an hour.
+            key_id: Of the key.
+            cost_tag_ids: Of the listed cost tags.
+            dimensions: In the order of `DIMENSIONS`.
+            amounts: In the order of `SUM_COLUMNS`.
+        """
+        for one in ROLL_UPS:
+            start_us = at_us - at_us % one.width_us
+            cells = self.cells[one.table.name]
+            if one.of is None:
+                _add(cells, (start_us, *dimensions), amounts)
+            elif one.of == "key_id":
+                _add(cells, (start_us, key_id, *dimensions), amounts)
+            else:
+                for cost_tag_id in cost_tag_ids:
+                    _add(cells, (start_us, cost_tag_id, *dimensions), amounts)
+
+
+def _add(cells: Cells, place: tuple[int, ...], amounts: Sequence[int]) -> None:
+    cell = cells.get(place)
+    if cell is None:
+        cells[place] = list(amounts)
+    else:
+        cells[place] = [old + added for old, added in zip(cell, amounts, strict=True)]
 
 
 class SettledSums:
     """The same sums for a batch of settlements, straight from the records.
 
-    Events that share every dimension, quarter of an hour and status are first added up on their
-    own: per event only what is not zero is touched. `ledger verify` and the tests recompute all of
-    it from the rows with `RollUps.add`.
+    Events that share every dimension, quarter of an hour, status and quality are first added up on
+    their own: per event only what is not zero is touched. `ledger verify` and the tests recompute
+    all of it from the rows with `RollUps.add`.
     """
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[int, DimensionIds, str], list[int]] = {}
+        self._cells: dict[tuple[int, DimensionIds, str, str], list[int]] = {}
 
     def add(
-        self, intent: Intent, ids: DimensionIds, settlement: Settlement, exposure_pico_usd: int
+        self,
+        intent: Intent,
+        ids: DimensionIds,
+        settlement: Settlement,
+        exposure_pico_usd: int | None,
     ) -> None:
-        """Count an event in; `exposure_pico_usd` is what its row keeps, 0 for null."""
-        place = (intent.at_us // QUARTER_US, ids, settlement.status)
+        """Count an event in; `exposure_pico_usd` is what its row keeps."""
+        status, quality = settlement.status, settlement.quality
+        place = (intent.at_us // QUARTER_US, ids, status, quality)
         cell = self._cells.get(place)
         if cell is None:
             cell = self._cells[place] = [0] * len(SUM_COLUMNS)
@@ -117,30 +201,44 @@ class SettledSums:
             cell[_REQUESTS] += 1
         for meter, units in settlement.usage.items():
             cell[_METER_AT[meter]] += units
-        cost_pico_usd = settlement.cost_pico_usd
-        if cost_pico_usd is None:
-            cell[_UNPRICED] += 1
-        else:
-            cell[_COST] += cost_pico_usd
-            if settlement.quality not in _CERTAIN_NAMES:
-                cell[_ESTIMATED] += cost_pico_usd
-            if is_nominal(intent.price_version):
-                cell[_NOMINAL] += cost_pico_usd
-        cell[_EXPOSURE] += exposure_pico_usd
+        _add_costs(cell, intent, settlement)
+        if exposure_pico_usd is not None:
+            cell[_EXPOSURE] += exposure_pico_usd
+        elif status == _UNKNOWN_BILLING_NAME or quality == _UNKNOWN_QUALITY_NAME:
+            cell[_UNBOUNDED] += 1
 
     def fold(self, into: RollUps) -> None:
         """Add everything to the cells of the roll-ups."""
-        for (quarter, ids, status), amounts in self._cells.items():
-            quarter_us = quarter * QUARTER_US
-            into.add_sums(
-                (
-                    quarter_us,
-                    ids.team_id,
-                    ids.project_id,
-                    ids.model_id,
-                    ids.deployment_id,
-                    STATUS_CODES[AttemptStatus(status)],
-                ),
-                (quarter_us - quarter_us % DAY_US, ids.key_id, ids.team_id, ids.deployment_id),
-                amounts,
+        for (quarter, ids, status, quality), amounts in self._cells.items():
+            dimensions = (
+                ids.team_id,
+                ids.project_id,
+                ids.model_id,
+                ids.deployment_id,
+                ids.tags_id,
+                STATUS_CODES[AttemptStatus(status)],
+                QUALITY_CODES[Quality(quality)],
             )
+            into.add_sums(quarter * QUARTER_US, ids.key_id, ids.cost_tag_ids, dimensions, amounts)
+
+
+def _add_costs(cell: list[int], intent: Intent, settlement: Settlement) -> None:
+    cost_pico_usd = settlement.cost_pico_usd
+    if cost_pico_usd is None:
+        cell[_UNPRICED] += 1
+    else:
+        cell[_COST] += cost_pico_usd
+        if settlement.quality not in _CERTAIN_NAMES:
+            cell[_ESTIMATED] += cost_pico_usd
+        if is_nominal(intent.price_version):
+            cell[_NOMINAL] += cost_pico_usd
+    if settlement.list_cost_pico_usd is not None:
+        cell[_LISTED] += 1
+        cell[_LIST_COST] += settlement.list_cost_pico_usd
+    elif cost_pico_usd is not None:
+        cell[_LIST_COST] += cost_pico_usd
+    if settlement.provider_cost_pico_usd is not None:
+        cell[_REPORTED] += 1
+        cell[_PROVIDER_COST] += settlement.provider_cost_pico_usd
+    if settlement.cache_saved_pico_usd is not None:
+        cell[_SAVED] += settlement.cache_saved_pico_usd

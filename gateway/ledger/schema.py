@@ -17,18 +17,42 @@ from pricing.usage import Meter
 
 METERS = tuple(meter.value for meter in Meter)
 """Meter columns, named like the meters, in their order."""
-_TOTAL_PICO_USD_MAX = 9 * 10**18
+UNITS = tuple(f"{meter}_units" for meter in METERS)
+COUNTS = (
+    "request_count",
+    "attempt_count",
+    "unpriced_count",
+    "list_cost_count",
+    "provider_cost_count",
+    "exposure_unknown_count",
+)
+"""Counts of a roll-up: requests by their first attempts, so that they add up; attempts; those
+without a price; with a public price of their own; with a cost that the provider told; and those
+whose bill is unknown and has no upper bound either."""
+AMOUNTS = (
+    "cost_pico_usd",
+    "list_cost_pico_usd",
+    "provider_cost_pico_usd",
+    "estimated_pico_usd",
+    "nominal_pico_usd",
+    "exposure_pico_usd",
+    "cache_saved_pico_usd",
+)
+"""Amounts of a roll-up. The list cost of an event without a public price is its cost."""
+ROLL_UP_DIMENSIONS = ("team_id", "project_id", "model_id", "deployment_id", "tags_id")
+ROLL_UP_CODES = ("status", "quality")
+_SUM_MAX = 9 * 10**18
 FINANCE_TABLES = finance_tables.TABLES
 """Tables of imports, reconciliation and closed months, which have a module of their own."""
 
 
-def _dimension(name: str, *columns: sa.Column[str]) -> sa.Table:
+def _dimension(name: str, *columns: sa.Column[str], is_unique_by: int = 1) -> sa.Table:
     return sa.Table(
         name,
         metadata,
         sa.Column("id", ROW_ID, primary_key=True),
         *columns,
-        sa.UniqueConstraint(*(column.name for column in columns[: 2 if name == "project" else 1])),
+        sa.UniqueConstraint(*(column.name for column in columns[:is_unique_by])),
     )
 
 
@@ -49,25 +73,28 @@ def _units(name: str) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False)
 
 
-def _sums() -> list[sa.schema.SchemaItem]:
-    """Columns of a roll-up; `requests` counts first attempts, so that it adds up."""
-    totals = ("cost_pico_usd", "estimated_pico_usd", "nominal_pico_usd", "exposure_pico_usd")
-    return [
-        *(_units(name) for name in ("request_count", "attempt_count", "unpriced_count")),
-        *(_units(f"{meter}_units") for meter in METERS),
-        *(sa.Column(name, PicoTotal, nullable=False) for name in totals),
+def _roll_up(name: str, *, of: str | None = None) -> sa.Table:
+    """Sums by beginning of the time, by `of`, and by everything that reports combine freely."""
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("bucket_us", InstantUs, primary_key=True, autoincrement=False),
+        *(() if of is None else (_reference(of, is_key=True),)),
+        *(_reference(dimension, is_key=True) for dimension in ROLL_UP_DIMENSIONS),
+        *(_code(code, is_key=True) for code in ROLL_UP_CODES),
+        *(_units(column) for column in (*COUNTS, *UNITS)),
+        *(sa.Column(column, PicoTotal, nullable=False) for column in AMOUNTS),
         *(
             # SQLite turns an overflowing sum into a float; this stops the batch before.
-            sa.CheckConstraint(
-                f"{name} BETWEEN -{_TOTAL_PICO_USD_MAX} AND {_TOTAL_PICO_USD_MAX}", f"{name}_range"
-            )
-            for name in totals
+            sa.CheckConstraint(f"{column} BETWEEN -{_SUM_MAX} AND {_SUM_MAX}", f"{column}_range")
+            for column in (*COUNTS, *UNITS, *AMOUNTS)
         ),
-    ]
+        sqlite_with_rowid=False,
+    )
 
 
 team = _dimension("team", _text("name"))
-project = _dimension("project", _text("team"), _text("name"))
+project = _dimension("project", _text("team"), _text("name"), is_unique_by=2)
 api_key_name = _dimension("api_key_name", _text("key_id"))
 model = _dimension("model", _text("name"))
 deployment = _dimension("deployment", _text("name"), _text("provider"), _text("upstream_model"))
@@ -78,6 +105,9 @@ tag_set = sa.Table(
     sa.Column("sha256", sa.LargeBinary(32), nullable=False, unique=True),
     sa.Column("tags", JSON_DOCUMENT, nullable=False),
 )
+
+cost_tag = _dimension("cost_tag", _text("name"), _text("value"), is_unique_by=2)
+"""Names and values of cost tags that have sums of their own."""
 
 attempt_intent = sa.Table(
     "attempt_intent",
@@ -127,36 +157,28 @@ spend_event = sa.Table(
     _text("finish_reason"),
     sa.Column("ttft_us", sa.BigInteger),
     _units("duration_us"),
+    sa.Column("list_cost_pico_usd", sa.BigInteger),
+    sa.Column("cache_saved_pico_usd", sa.BigInteger),
     *(sa.CheckConstraint(f"{meter}_units >= 0", f"{meter}_units_claim") for meter in METERS),
     sa.Index(None, "at_us"),
     sa.Index(None, "request_id"),
     sqlite_with_rowid=False,
 )
-"""One attempt's immutable line; a null cost is `unpriced`, never free."""
+"""One attempt's immutable line; a null cost is `unpriced`, never free; a null list cost means that
+no public price is known apart from the one charged."""
 
-rollup_qh = sa.Table(
-    "rollup_qh",
-    metadata,
-    sa.Column("bucket_us", InstantUs, primary_key=True, autoincrement=False),
-    *(
-        _reference(name, is_key=True)
-        for name in ("team_id", "project_id", "model_id", "deployment_id")
-    ),
-    _code("status", is_key=True),
-    *_sums(),
-    sqlite_with_rowid=False,
-)
-"""Sums by quarter-hour; fine enough for every time zone, without keys."""
-
-rollup_day = sa.Table(
-    "rollup_day",
-    metadata,
-    sa.Column("day_us", InstantUs, primary_key=True, autoincrement=False),
-    *(_reference(name, is_key=True) for name in ("key_id", "team_id", "deployment_id")),
-    *_sums(),
-    sqlite_with_rowid=False,
-)
-"""Sums by UTC day and key."""
+rollup_qh = _roll_up("rollup_qh")
+"""Sums by quarter-hour: fine enough for every time zone."""
+rollup_day = _roll_up("rollup_day")
+"""The same by UTC day, for long ranges."""
+rollup_key_qh = _roll_up("rollup_key_qh", of="key_id")
+"""Sums by quarter-hour and key."""
+rollup_key_day = _roll_up("rollup_key_day", of="key_id")
+"""The same by UTC day."""
+rollup_tag_qh = _roll_up("rollup_tag_qh", of="cost_tag_id")
+"""Sums by quarter-hour and cost tag, for the tags listed in `meta` (`cost_tags`)."""
+rollup_tag_day = _roll_up("rollup_tag_day", of="cost_tag_id")
+"""The same by UTC day."""
 
 spool_cursor = sa.Table(
     "spool_cursor",

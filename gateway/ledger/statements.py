@@ -16,6 +16,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite import insert
 
 from gateway.ledger import booking, roll_ups, schema
+from gateway.ledger.roll_ups import RollUpTable
 
 IDS_MAX = 500
 """Values of a long IN list."""
@@ -38,15 +39,9 @@ def insert_intents() -> str:
 
 
 @cache
-def add_to_quarter_hours() -> str:
-    """Add deltas to cells, columns as in `roll_ups.QH_KEY` and `roll_ups.SUM_COLUMNS`."""
-    return _add_sums(schema.rollup_qh, roll_ups.QH_KEY)
-
-
-@cache
-def add_to_days() -> str:
-    """Add deltas to cells, columns as in `roll_ups.DAY_KEY` and `roll_ups.SUM_COLUMNS`."""
-    return _add_sums(schema.rollup_day, roll_ups.DAY_KEY)
+def add_to_roll_up(one: RollUpTable) -> str:
+    """Add deltas to cells, columns as in its `key` and `roll_ups.SUM_COLUMNS`."""
+    return _add_sums(one.table, one.key)
 
 
 @cache

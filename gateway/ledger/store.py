@@ -23,14 +23,16 @@ from gateway.ledger import (
     budget_buckets,
     budget_leases,
     budgets,
+    cost_tags,
     periods,
     schema,
     statements,
 )
 from gateway.ledger.batches import Batch, Changes, Refused
-from gateway.ledger.booking import Values
+from gateway.ledger.booking import DimensionIds, Values
 from gateway.ledger.budget_buckets import StoredBudget
 from gateway.ledger.budget_deltas import BudgetDeltas, BudgetMatcher, Owner, owner_of
+from gateway.ledger.cells import add_cells
 from gateway.ledger.dimensions import Dimensions
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.records import Intent, decode
@@ -118,8 +120,10 @@ class Store:
 
     def _look_up(self, connection: sa.Connection, batch: Batch) -> None:
         """Add to a batch what the database knows of its events, and the ids of its names."""
+        self._dimensions.list_cost_tags(cost_tags.load_listed(connection))
         settled_ids = {settlement.event_id for settlement, _, _ in batch.settlements}
         batch.known = _known_entries(connection, batch.intents.keys() | settled_ids)
+        batch.lost_tags = self._tags_of_entries(connection, batch.known.values())
         # Whatever becomes of a settlement, its attempt is open no longer.
         for intent in _take_intents(connection, settled_ids):
             if intent.event_id not in batch.intents:
@@ -128,6 +132,16 @@ class Store:
             name.ids = self._dimensions.of_intent(connection, name.intent)
         if batch.matcher.rules:
             batch.owners = _owners(connection, batch.known.keys() & settled_ids)
+
+    def _tags_of_entries(
+        self, connection: sa.Connection, entries: Iterable[list[Values]]
+    ) -> dict[int, tuple[int, ...]]:
+        """Listed cost tags by the set of cost tags of each event's first entry."""
+        set_ids = {cast("int", rows[0][batches.COST_TAGS_ID]) for rows in entries}
+        return {
+            set_id: self._dimensions.cost_tag_ids(connection, tags)
+            for set_id, tags in cost_tags.load_pairs(connection, set_ids)
+        }
 
     def close_lost(
         self, connection: sa.Connection, condition: sa.ColumnElement[bool], *, now_us: int
@@ -138,20 +152,18 @@ class Store:
         """
         closed = Applied()
         matcher = self._load_budgets(connection)
+        self._dimensions.list_cost_tags(cost_tags.load_listed(connection))
         while intents := _open_intents(connection, condition):
             ids = {intent.event_id for intent in intents}
             known = _known_entries(connection, ids)
-            rows = [
-                self._lost_row(connection, intent, now_us=now_us)
-                for intent in intents
-                if intent.event_id not in known
-            ]
+            rows: list[Values] = []
             roll_ups = RollUps()
-            for row in rows:
-                roll_ups.add(booking.row_of(row))
             deltas = BudgetDeltas(matcher)
             for intent in intents:
                 if intent.event_id not in known:
+                    dimensions = self._dimensions.of_intent(connection, intent)
+                    rows.append(_lost_row(intent, dimensions, now_us=now_us))
+                    roll_ups.add(booking.row_of(rows[-1]), dimensions.cost_tag_ids)
                     exposure = booking.exposure_of(intent) or 0
                     deltas.add(
                         owner_of(intent),
@@ -167,10 +179,10 @@ class Store:
             closed.add(Applied(events=len(rows), lost=len(rows)))
         return closed
 
-    def _lost_row(self, connection: sa.Connection, intent: Intent, *, now_us: int) -> Values:
-        lost = booking.lost_values(now_us=now_us, exposure_pico_usd=booking.exposure_of(intent))
-        ids = self._dimensions.of_intent(connection, intent)
-        return (*booking.intent_values(intent, ids), 0, *lost)
+
+def _lost_row(intent: Intent, ids: DimensionIds, *, now_us: int) -> Values:
+    lost = booking.lost_values(now_us=now_us, exposure_pico_usd=booking.exposure_of(intent))
+    return (*booking.intent_values(intent, ids), 0, *lost)
 
 
 def _write(connection: sa.Connection, changes: Changes, *, now_us: int) -> Applied:
@@ -313,9 +325,5 @@ def _insert_events(connection: sa.Connection, rows: list[Values], roll_ups: Roll
     if not rows:
         return
     connection.exec_driver_sql(statements.insert_events(), rows)
-    for statement, cells in (
-        (statements.add_to_quarter_hours(), roll_ups.quarter_hours),
-        (statements.add_to_days(), roll_ups.days),
-    ):
-        connection.exec_driver_sql(statement, [(*key, *amounts) for key, amounts in cells.items()])
+    add_cells(connection, roll_ups)
     periods.note_late(connection, rows)

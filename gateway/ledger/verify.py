@@ -10,11 +10,11 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
-from gateway.ledger import schema
+from gateway.ledger import cost_tags, schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.booking import Row
 from gateway.ledger.month_digest import close_faults
-from gateway.ledger.roll_ups import DAY_KEY, QH_KEY, SUM_COLUMNS, RollUps, whole
+from gateway.ledger.roll_ups import ROLL_UPS, SUM_COLUMNS, Cells, RollUps, RollUpTable, whole
 from gateway.ledger.schema import METERS
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader
 from gateway.ledger.store import load_cursors
@@ -23,6 +23,8 @@ from pricing.money import Rate, line_cost
 FAULTS_MAX = 100
 """Faults listed one by one; the rest is counted."""
 _BATCH_ROWS = 1_000
+_LINE_COLUMNS = 5
+"""Of a line without a public price."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(connection: sa.Connection, spool_root: Path) -> Verification:
     """Check the database, within one transaction, and what the spools still hold."""
-    checker = _Checker()
+    checker = _Checker(cost_tags.load_tag_ids(connection))
     faults = [
         *_database_faults(connection),
         *checker.event_faults(connection),
@@ -76,10 +78,11 @@ def verify(connection: sa.Connection, spool_root: Path) -> Verification:
 class _Checker:
     """Walks all events once and keeps what the roll-ups should hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, cost_tag_ids: Mapping[int, tuple[int, ...]]) -> None:
         self.events = 0
         self.cost_pico_usd = 0
         self._roll_ups = RollUps()
+        self._cost_tag_ids = cost_tag_ids
 
     def event_faults(self, connection: sa.Connection) -> Iterator[str]:
         table = schema.spend_event
@@ -96,7 +99,7 @@ class _Checker:
 
     def _count(self, row: Row, previous: Row | None) -> Iterator[str]:
         """Let an event's highest entry stand for it."""
-        self._roll_ups.add(row)
+        self._add(row)
         self.cost_pico_usd += whole(row, "cost_pico_usd")
         if row["entry"] == 0:
             return
@@ -105,22 +108,25 @@ class _Checker:
             return
         if not previous["is_lost"]:
             yield f"event {_name(row)} is settled twice"
-        self._roll_ups.add(previous, sign=-1)
+        self._add(previous, sign=-1)
         self.cost_pico_usd -= whole(previous, "cost_pico_usd")
 
+    def _add(self, row: Row, *, sign: int = 1) -> None:
+        cost_tag_ids = self._cost_tag_ids.get(whole(row, "cost_tags_id"), ())
+        self._roll_ups.add(row, cost_tag_ids, sign=sign)
+
     def roll_up_faults(self, connection: sa.Connection) -> Iterator[str]:
-        for table, key, expected in (
-            (schema.rollup_qh, QH_KEY, self._roll_ups.quarter_hours),
-            (schema.rollup_day, DAY_KEY, self._roll_ups.days),
-        ):
-            yield from _cell_faults(connection, table, key, expected)
+        for one in ROLL_UPS:
+            yield from _cell_faults(connection, one, self._roll_ups.cells[one.table.name])
 
 
 def _line_faults(row: Row) -> Iterator[str]:
     """Whether each line is its units at its rate, and the cost is the lines' sum."""
-    lines = cast("Sequence[tuple[str, int, int, int, int]]", row["lines"])
+    lines = cast("Sequence[tuple[str, int, int, int, int, int, int, int]]", row["lines"])
     charged: dict[str, int] = dict.fromkeys(METERS, 0)
-    for meter, units, rate_pico_usd, per_units, cost_pico_usd in lines:
+    for meter, units, rate_pico_usd, per_units, cost_pico_usd, *listed in lines:
+        if listed:
+            yield from _list_line_faults(row, meter, units, listed)
         charged[meter] = charged.get(meter, 0) + units
         if per_units < 1 or rate_pico_usd < 0 or units < 0:
             yield f"event {_name(row)}: the {meter} line has a rate or count that cannot be"
@@ -132,15 +138,26 @@ def _line_faults(row: Row) -> Iterator[str]:
     total = sum(line[4] for line in lines)
     if row["cost_pico_usd"] != total and (row["cost_pico_usd"] is not None or lines):
         yield f"event {_name(row)}: the cost is not the sum of its lines"
+    listed = [line[7] for line in lines if len(line) > _LINE_COLUMNS]
+    has_list_cost = row["list_cost_pico_usd"] is not None
+    if has_list_cost != bool(listed) and lines:
+        yield f"event {_name(row)}: its lines and its list cost do not belong together"
+    elif has_list_cost and row["list_cost_pico_usd"] != sum(listed):
+        yield f"event {_name(row)}: the list cost is not the sum of its lines"
 
 
-def _cell_faults(
-    connection: sa.Connection,
-    table: sa.Table,
-    key: Sequence[str],
-    expected: Mapping[tuple[int, ...], Sequence[int]],
-) -> Iterator[str]:
+def _list_line_faults(row: Row, meter: str, units: int, listed: Sequence[int]) -> Iterator[str]:
+    """Whether a line's units at its public rate are its list cost."""
+    rate_pico_usd, per_units, cost_pico_usd = listed
+    if per_units < 1 or rate_pico_usd < 0:
+        yield f"event {_name(row)}: the {meter} line has a public rate that cannot be"
+    elif cost_pico_usd != line_cost(units, Rate(pico_usd=rate_pico_usd, per_units=per_units)):
+        yield f"event {_name(row)}: the {meter} line is not its units at its public rate"
+
+
+def _cell_faults(connection: sa.Connection, one: RollUpTable, expected: Cells) -> Iterator[str]:
     """Cells that differ from the events; a cell of zeros is as good as none."""
+    table, key = one.table, one.key
     columns = (*(table.c[name] for name in key), *(table.c[name] for name in SUM_COLUMNS))
     statement = cast("sa.Select[tuple[int]]", sa.select(*columns))
     found = cast("Sequence[tuple[int, ...]]", connection.execute(statement).all())

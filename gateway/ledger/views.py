@@ -50,6 +50,9 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
         requests: Requests, counted where their first attempt went.
         attempts: Calls to deployments, failed ones included.
         unpriced_attempts: Attempts whose price is unknown; they are not in the cost.
+        list_price_attempts: Attempts with a public price apart from the one charged.
+        provider_cost_attempts: Attempts whose cost the provider told.
+        exposure_unknown_attempts: Attempts whose bill is unknown and has no upper bound either.
         input_tokens: Neither read from nor written to a cache.
         cached_input_tokens: Read from a cache.
         cache_write_tokens: Written to a cache at a rate of their own.
@@ -60,14 +63,20 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
         gpu_us: Busy microseconds of our machines.
         billed_requests: Requests billed by number.
         cost_pico_usd: What was booked.
+        list_cost_pico_usd: The same at public prices; the cost, where no public price is known.
+        provider_cost_pico_usd: What providers told, of those attempts alone.
         estimated_cost_pico_usd: The part of it whose counts are not the upstream's own.
         nominal_cost_pico_usd: The part of it at a nominal machine rate.
         exposure_pico_usd: Upper bound of attempts whose bill is unknown; not in the cost.
+        cache_saved_pico_usd: What cache reads would have cost as fresh input less what they cost.
     """
 
     requests: int
     attempts: int
     unpriced_attempts: int
+    list_price_attempts: int
+    provider_cost_attempts: int
+    exposure_unknown_attempts: int
     input_tokens: int
     cached_input_tokens: int
     cache_write_tokens: int
@@ -78,9 +87,12 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
     gpu_us: int
     billed_requests: int
     cost_pico_usd: int
+    list_cost_pico_usd: int
+    provider_cost_pico_usd: int
     estimated_cost_pico_usd: int
     nominal_cost_pico_usd: int
     exposure_pico_usd: int
+    cache_saved_pico_usd: int
 
 
 class SpendRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from gateway.ledger.records import AttemptStatus, Intent, Record, Settlement
 from pricing.errors import PricingError
 from pricing.money import PicoUsd, round_reported_usd
 from pricing.price_book import PriceVersion, Unpriced
-from pricing.quote import EVENT_PICO_USD_MAX, Charge, CostLine, charge
+from pricing.quote import EVENT_PICO_USD_MAX, Charge, CostLine, cache_saved, charge
 from pricing.usage import Quality, Usage
 from providers.contract import UsageReport
 
@@ -238,11 +238,15 @@ class Journal:
         used = usage.named()
         lines: tuple[CostLine, ...] = ()
         cost_pico_usd: PicoUsd | None = None
+        list_pico_usd: PicoUsd | None = None
+        saved_pico_usd: int | None = None
         if not isinstance(attempt.price, Unpriced):
             charged = charge(used, attempt.price)
             # Counts that cost more than an entry can hold are an upstream's nonsense: unpriced.
-            if isinstance(charged, Charge) and charged.total_pico_usd <= EVENT_PICO_USD_MAX:
+            if isinstance(charged, Charge) and charged.fits:
                 lines, cost_pico_usd = charged.lines, charged.total_pico_usd
+                list_pico_usd = charged.list_pico_usd
+                saved_pico_usd = cache_saved(used, attempt.price)
         settlement = Settlement(
             event_id=attempt.event_id,
             settled_at_us=self.clock.wall_us(),
@@ -258,6 +262,8 @@ class Journal:
             finish_reason=_identifier(outcome.finish_reason, CODE_CHARS_MAX),
             ttft_us=outcome.ttft_us,
             duration_us=round((self.clock.monotonic_s() - attempt.started_s) * 1_000_000),
+            list_cost_pico_usd=list_pico_usd,
+            cache_saved_pico_usd=saved_pico_usd,
         )
         self.spool.append(settlement)
         return settlement

@@ -23,6 +23,37 @@ TOKEN_RATES = (
 )
 
 
+_BY_HOUR = "gpu_usd_per_hour"
+_IN_PLACE_OF = {
+    "cached_input_usd_per_mtok": "input_usd_per_mtok",
+    "cache_write_usd_per_mtok": "input_usd_per_mtok",
+    "reasoning_usd_per_mtok": "output_usd_per_mtok",
+}
+
+
+class ListPriceSettings(Section):
+    """What the same usage costs in public; what is left out is as in the price beside it."""
+
+    input_usd_per_mtok: Usd | None = None
+    """Public price in USD per million fresh input tokens."""
+    cached_input_usd_per_mtok: Usd | None = None
+    """Public price in USD per million input tokens read from a cache."""
+    cache_write_usd_per_mtok: Usd | None = None
+    """Public price in USD per million input tokens written to a cache."""
+    output_usd_per_mtok: Usd | None = None
+    """Public price in USD per million output tokens."""
+    reasoning_usd_per_mtok: Usd | None = None
+    """Public price in USD per million reasoning tokens where they are billed apart."""
+    request_usd: Usd | None = None
+    """Public price in USD per request."""
+    image_usd: Usd | None = None
+    """Public price in USD per generated image."""
+    audio_usd_per_minute: Usd | None = None
+    """Public price in USD per minute of audio."""
+    gpu_usd_per_hour: Usd | None = None
+    """Public price in USD per hour of one GPU."""
+
+
 class PriceSettings(Section):
     """One price, by usage or by machine hour, from a moment on."""
 
@@ -50,6 +81,8 @@ class PriceSettings(Section):
     """USD per month for running the server, shown in reports and break-even plans."""
     valid_from: Instant | None = None
     """The moment from which the price holds; unset: always."""
+    list: ListPriceSettings | None = None
+    """The public list price, where a contract gives another one; reports show both."""
 
     @property
     def is_by_hour(self) -> bool:
@@ -65,7 +98,29 @@ class PriceSettings(Section):
             raise ValueError("needs a rate, such as input_usd_per_mtok or gpu_usd_per_hour")
         if not self.is_by_hour and (self.gpus is not None or self.ops_usd_per_month is not None):
             raise ValueError("gpus and ops_usd_per_month belong to gpu_usd_per_hour")
+        self._check_list_price()
         return self
+
+    def _check_list_price(self) -> None:
+        listed = self.list
+        if listed is None:
+            return
+        given = {name for name in (*TOKEN_RATES, _BY_HOUR) if getattr(listed, name) is not None}
+        if not given:
+            raise ValueError("list needs a rate, such as input_usd_per_mtok")
+        odd = given & (set(TOKEN_RATES) if self.is_by_hour else {_BY_HOUR})
+        if odd:
+            kind = "by the hour" if self.is_by_hour else "by usage"
+            raise ValueError(f"list has {min(odd)}, but the price beside it is {kind}")
+        missing = sorted(name for name in given if not self._charges(name))
+        if missing:
+            raise ValueError(f"list has {missing[0]}, which the price beside it does not charge")
+
+    def _charges(self, name: str) -> bool:
+        """Whether there is a rate of that name, or another one in its place."""
+        return any(
+            getattr(self, one, None) is not None for one in (name, _IN_PLACE_OF.get(name, name))
+        )
 
 
 _ALWAYS = datetime.min.replace(tzinfo=UTC)

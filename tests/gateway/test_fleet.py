@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gateway.fleet import build_fleet, build_policy
 from gateway.health import AVAILABLE, FAULT_RETRY_S, PAUSE_S_MAX, Availability, HealthBoard
 from gateway.privacy.errors import PolicyError
+from pricing.money import rate_per_hour_us, rate_per_mtok
 from pricing.price_book import Basis, PriceVersion, Unpriced
 from pricing.quote import MeasuredSpeed
 from pricing.usage import Meter
@@ -109,6 +110,20 @@ def test_a_price_by_the_hour_charges_machine_time_only():
     price = fleet.prices.lookup("near/a", AT)
     assert price.basis is Basis.GPU_TIME
     assert set(price.rates) == {Meter.GPU_US}
+
+
+def test_a_public_price_stands_beside_the_contracted_one():
+    price = "input_usd_per_mtok: 2, cached_input_usd_per_mtok: 1, list: {input_usd_per_mtok: 3}"
+    fleet = fleet_of(f"[{{deployment: near/a, price: {{{price}}}}}]")
+    version = fleet.prices.lookup("near/a", AT)
+    assert version.rates[Meter.INPUT] == rate_per_mtok("2")
+    assert dict(version.list_rates) == {Meter.INPUT: rate_per_mtok("3")}
+
+
+def test_a_public_price_by_the_hour_is_for_the_same_gpus():
+    price = "gpu_usd_per_hour: 2, gpus: 4, list: {gpu_usd_per_hour: 3}"
+    version = fleet_of(f"[{{deployment: near/a, price: {{{price}}}}}]").prices.lookup("near/a", AT)
+    assert version.list_rates[Meter.GPU_US] == rate_per_hour_us("3", 4)
 
 
 def test_prices_change_at_the_instant_given():

@@ -11,6 +11,7 @@ from gateway.ledger import periods, schema
 from gateway.ledger.finance_tables import late_entry, period_close, spend_adjustment
 from gateway.ledger.loader import Loader
 from gateway.ledger.month_digest import month_digest
+from gateway.ledger.roll_ups import SUM_COLUMNS
 from gateway.ledger.verify import verify
 from tests.gateway.ledger_samples import (
     NOON_US,
@@ -154,9 +155,9 @@ async def test_a_late_settlement_of_a_lost_entry_counts_the_difference_in_the_ne
         assert (after, figures.cost_pico_usd, figures.events) == (closed, 0, 1)
         parts = await late(engine, periods.late_in, NEXT)
         assert [(part.row["entry"], part.sign) for part in parts] == [(0, -1), (1, 1)]
-        days = periods.late_roll_ups(parts).days
-        [sums] = days.values()
-        by_name = dict(zip(schema.rollup_day.c.keys()[4:], sums, strict=True))
+        days = periods.late_roll_ups(parts).cells["rollup_day"]
+        sums = [sum(column) for column in zip(*days.values(), strict=True)]
+        by_name = dict(zip(SUM_COLUMNS, sums, strict=True))
         assert by_name["cost_pico_usd"] == COST
         assert by_name["exposure_pico_usd"] == -7_000_000
         assert by_name["attempt_count"] == 0

@@ -159,12 +159,9 @@ REFUSED = {
     "no grouping": ((), {"group_by": ()}, "at least one of"),
     "the same grouping twice": (("team", "team"), {}, "twice"),
     "an instant inside a quarter of an hour": (("team",), {"from_us": 1}, "quarter of an hour"),
-    "an instant inside a day, by key": (("key",), {"to_us": QUARTER_US}, "UTC day"),
     "an end before the beginning": (("team",), {"from_us": DAY_US, "to_us": 0}, "not before"),
     "an end at the beginning": (("team",), {"from_us": DAY_US, "to_us": DAY_US}, "not before"),
-    "keys by model": (("key", "model"), {}, "not by model"),
     "a day as a filter": (("team",), {"filters": {GroupBy.DAY: "2026-11-28"}}, "--from"),
-    "a key's project": (("project",), {"filters": {GroupBy.KEY: "k"}}, "not by project"),
 }
 
 

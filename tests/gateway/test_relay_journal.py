@@ -173,6 +173,22 @@ def test_a_count_without_a_rate_makes_the_attempt_unpriced():
     assert found.cost_pico_usd is None
 
 
+def test_public_prices_and_what_the_cache_saved_are_written_down_too():
+    made = journal()
+    price = PriceVersion(
+        rates=PRICE.rates, list_rates={Meter.INPUT: rate_per_mtok("4")}, source="t"
+    )
+    usage = report(input_tokens=100, cache_read_tokens=10, output_tokens=1)
+    found = made.settle(
+        begin(made, price=price), Outcome(status=S.OK, usage=usage, is_usage_final=True)
+    )
+    assert found.cost_pico_usd == 100 * 3_000_000 + 10 * 300_000 + 15_000_000
+    assert found.list_cost_pico_usd == found.cost_pico_usd + 100 * 1_000_000
+    assert found.cache_saved_pico_usd == 10 * 2_700_000
+    plain = made.settle(begin(made), Outcome(status=S.OK, **FINAL))
+    assert (plain.list_cost_pico_usd, plain.cache_saved_pico_usd) == (None, None)
+
+
 def test_machine_time_is_charged_by_the_microsecond():
     made = journal()
     price = PriceVersion(

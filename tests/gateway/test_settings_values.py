@@ -20,6 +20,22 @@ VALUES_REFUSED = {
         "less than or equal",
     ),
     "a price without a rate": (G + "price: {valid_from: 2027-01-01}}}", "needs a rate"),
+    "a public price that says nothing": (
+        G + "price: {request_usd: 1, list: {}}}}",
+        "list needs a rate",
+    ),
+    "a public price of another kind": (
+        G + "price: {request_usd: 1, list: {gpu_usd_per_hour: 2}}}}",
+        "list has gpu_usd_per_hour, but the price beside it is by usage",
+    ),
+    "a public price by usage beside one by the hour": (
+        G + "price: {gpu_usd_per_hour: 2, list: {request_usd: 1}}}}",
+        "list has request_usd, but the price beside it is by the hour",
+    ),
+    "a public price of what is not charged": (
+        G + "price: {input_usd_per_mtok: 1, list: {cached_input_usd_per_mtok: 1, image_usd: 1}}}}",
+        "list has image_usd, which the price beside it does not charge",
+    ),
     "GPUs without their rate": (G + "price: {request_usd: 1, gpus: 2}}}", "belong to gpu_usd_per"),
     "a moment without its zone": (
         G + "price: {request_usd: 1, valid_from: '2027-01-01T00:00:00'}}}",

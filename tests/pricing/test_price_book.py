@@ -240,3 +240,38 @@ def test_where_nothing_is_dated_the_prices_are_steady_for_ever() -> None:
 def test_a_reason_that_names_the_instant_says_so() -> None:
     book = PriceBook({"groq/a": [version(valid_to=NOW)]})
     assert [book.lookup(name, NOW).is_momentary for name in ("groq/a", "groq/b")] == [True, False]
+
+
+def test_a_public_price_is_part_of_a_prices_identity_and_none_leaves_it_as_it_was() -> None:
+    plain, listed = version(), version(list_rates={Meter.INPUT: Rate(pico_usd=6)})
+    assert plain.version_id == "17cfe088728c7171"
+    assert listed.version_id != plain.version_id
+    assert (plain.list_plan, plain.plan) == (None, listed.plan)
+
+
+def test_a_public_price_says_nothing_of_a_meter_has_the_contracted_rate() -> None:
+    rates = {
+        Meter.INPUT: Rate(pico_usd=5),
+        Meter.CACHE_READ: Rate(pico_usd=1),
+        Meter.OUTPUT: Rate(pico_usd=8),
+    }
+    listed = version(rates=rates, list_rates={Meter.INPUT: Rate(pico_usd=6)})
+    assert listed.list_plan[:5] == (
+        Rate(pico_usd=6),
+        Rate(pico_usd=1),
+        Rate(pico_usd=6),  # cache writes cost what fresh input does, in public too
+        Rate(pico_usd=8),
+        Rate(pico_usd=8),
+    )
+
+
+ODD_LIST_PRICES = {
+    "a public rate of what is not charged": (Meter.IMAGES, "stands beside none"),
+    "a public rate of another basis": (Meter.GPU_US, "never charged on the basis"),
+}
+
+
+@pytest.mark.parametrize(("meter", "message"), ODD_LIST_PRICES.values(), ids=ODD_LIST_PRICES.keys())
+def test_odd_public_prices_are_refused(meter: Meter, message: str) -> None:
+    with pytest.raises(PriceBookError, match=message):
+        PriceBook({"groq/a": [version(list_rates={meter: Rate(pico_usd=1)})]})

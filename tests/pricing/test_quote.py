@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pricing.money import Rate, rate_per_hour_us, rate_per_mtok
+from pricing.money import Rate, line_cost, rate_per_hour_us, rate_per_mtok
 from pricing.price_book import Basis, PriceVersion, Unpriced
-from pricing.quote import Charge, MeasuredSpeed, Quote, Workload, _quote_tokens, charge, quote
+from pricing.quote import (
+    EVENT_PICO_USD_MAX,
+    Charge,
+    MeasuredSpeed,
+    Quote,
+    Workload,
+    _quote_tokens,
+    cache_saved,
+    charge,
+    quote,
+)
 from pricing.usage import Meter, Usage
 
 TOKEN_PRICE = PriceVersion(
@@ -344,3 +354,70 @@ def test_a_workload_refuses(fields: dict[str, int]) -> None:
 def test_a_speed_of_nothing_is_refused(prefill: int, decode: int) -> None:
     with pytest.raises(ValueError, match="speeds must be >= 1"):
         MeasuredSpeed(prefill_tps=prefill, decode_tps=decode)
+
+
+LISTED_PRICE = PriceVersion(
+    source="test",
+    rates={Meter.INPUT: rate_per_mtok("2.5"), Meter.CACHE_READ: rate_per_mtok("0.25"), Meter.OUTPUT: rate_per_mtok("12")},
+    list_rates={Meter.INPUT: rate_per_mtok("3"), Meter.OUTPUT: rate_per_mtok("15")},
+)  # fmt: skip
+
+
+def test_a_charge_says_what_it_is_at_public_prices() -> None:
+    used = Usage(input_tokens=1_000, cache_read_tokens=10, output_tokens=100).named()
+    charged = charge(used, LISTED_PRICE)
+    assert charged.total_pico_usd == 1_000 * 2_500_000 + 10 * 250_000 + 100 * 12_000_000
+    # What the public price leaves out is as contracted.
+    assert charged.list_pico_usd == 1_000 * 3_000_000 + 10 * 250_000 + 100 * 15_000_000
+    assert [line.list_cost_pico_usd for line in charged.lines] == [3 * 10**9, 2_500_000, 15 * 10**8]
+    assert charge(used, TOKEN_PRICE).list_pico_usd is None
+    assert charge({}, LISTED_PRICE).list_pico_usd == 0
+
+
+@given(usage=usages, price=token_prices, listed=st.dictionaries(token_meters, rates, min_size=1))
+def test_public_prices_never_change_what_is_charged(usage, price, listed) -> None:
+    known = {meter: rate for meter, rate in listed.items() if price.rate_for(meter) is not None}
+    both = PriceVersion(source="test", rates=price.rates, list_rates=known)
+    plain, charged = charge(usage.named(), price), charge(usage.named(), both)
+    if isinstance(plain, Unpriced):
+        assert charged == plain
+        return
+    assert charged.total_pico_usd == plain.total_pico_usd
+    assert [line.cost_pico_usd for line in charged.lines] == [
+        line.cost_pico_usd for line in plain.lines
+    ]
+    if known:
+        assert charged.list_pico_usd == sum(line.list_cost_pico_usd for line in charged.lines)
+        for line in charged.lines:
+            rate = Rate(pico_usd=line.list_rate_pico_usd, per_units=line.list_rate_per_units)
+            assert line.list_cost_pico_usd == line_cost(line.units, rate)
+
+
+SAVINGS = {
+    "a cache read saves the difference": (LISTED_PRICE, 1_000, 1_000 * 2_250_000),
+    "nothing read, nothing to tell": (LISTED_PRICE, 0, None),
+    "without a rate of its own a read saves nothing": (
+        PriceVersion(source="t", rates={Meter.INPUT: Rate(pico_usd=5)}), 1_000, 0,
+    ),
+    "a dearer read costs": (
+        PriceVersion(source="t", rates={Meter.INPUT: Rate(pico_usd=5), Meter.CACHE_READ: Rate(pico_usd=6)}), 10, -10,
+    ),
+    "machine time has no cache to tell of": (GPU_PRICE, 1_000, None),
+    "an unknown rate saves an unknown amount": (
+        PriceVersion(source="t", rates={Meter.CACHE_READ: Rate(pico_usd=6)}), 10, None,
+    ),
+    "nonsense is unknown": (LISTED_PRICE, 10**15, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("price", "read", "saved"), SAVINGS.values(), ids=SAVINGS.keys())
+def test_cache_savings(price: PriceVersion, read: int, saved: int | None) -> None:
+    assert cache_saved(Usage(cache_read_tokens=read).named(), price) == saved
+
+
+def test_a_charge_fits_when_both_of_its_amounts_do() -> None:
+    largest = EVENT_PICO_USD_MAX
+    assert Charge(lines=(), total_pico_usd=largest, list_pico_usd=largest).fits
+    assert Charge(lines=(), total_pico_usd=largest).fits
+    assert not Charge(lines=(), total_pico_usd=largest + 1).fits
+    assert not Charge(lines=(), total_pico_usd=0, list_pico_usd=largest + 1).fits
