@@ -121,8 +121,9 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
         directory: Name of the worker's spool directory.
         session: Of the worker's spool writer; leases die with it, once all it wrote is booked.
         wants: One per bucket; none only renews.
-        returns: Unused parts that it gives back, by lease. They are given back once: when the
-            answer is lost, whether they were taken is unknown, and they may not be said again.
+        returns: Unused parts that are given back, by lease, of whatever worker. They are given back
+            once: when the answer is lost, whether they were taken is unknown, and they may not be
+            said again.
         is_last_try: Whether what waits in spools and in other workers' hands was asked for before;
             what does not fit now is refused.
     """

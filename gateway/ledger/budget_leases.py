@@ -86,11 +86,13 @@ def grant(
         {(want.budget_id, window.start_us): window for want, window in wants},
     )
     # In the loader's order, so that the two never wait for each other: leases, then buckets.
-    held = _load(connection, budget_schema.budget_lease.c.session == request.session)
+    table = budget_schema.budget_lease
+    is_meant = (table.c.session == request.session) | table.c.lease_id.in_(request.returns.keys())
+    held = _load(connection, is_meant)
     _renew(connection, request.session, now_us=now_us)
     buckets = {lease.bucket for lease in held if lease.lease_id in request.returns}
     _lock(connection, buckets | {(want.budget_id, window.start_us) for want, window in wants})
-    give_up(connection, request.returns, session=request.session)
+    give_up(connection, request.returns)
     leases: list[Lease] = []
     shortages: list[BudgetState] = []
     for want, window in wants:
@@ -212,17 +214,9 @@ def book(connection: sa.Connection, deltas: BudgetDeltas) -> list[Bucket]:
     return sorted(deltas.amounts)
 
 
-def give_up(
-    connection: sa.Connection, amounts: Mapping[bytes, int], *, session: bytes | None = None
-) -> None:
-    """Let leases give up amounts, each at most what it has left; unknown leases have nothing.
-
-    Args:
-        connection: In a transaction that may write.
-        amounts: By lease.
-        session: Whose leases they must be; None for anybody's.
-    """
-    for bucket, amount in sorted(_take(connection, amounts, session=session).items()):
+def give_up(connection: sa.Connection, amounts: Mapping[bytes, int]) -> None:
+    """Let leases give up amounts, each at most what it has left; unknown leases have nothing."""
+    for bucket, amount in sorted(_take(connection, amounts).items()):
         budget_buckets.change(connection, bucket, released_pico_usd=amount)
 
 
@@ -233,18 +227,13 @@ def release(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int
     return len(held)
 
 
-def _take(
-    connection: sa.Connection, amounts: Mapping[bytes, int], *, session: bytes | None = None
-) -> dict[Bucket, int]:
+def _take(connection: sa.Connection, amounts: Mapping[bytes, int]) -> dict[Bucket, int]:
     """Lower leases by amounts, and say by how much each bucket's `reserved` has to fall."""
     table = budget_schema.budget_lease
     wanted = {lease_id: amount for lease_id, amount in amounts.items() if amount > 0}
     released: dict[Bucket, int] = {}
     for ids in _lists(sorted(wanted)):
-        condition = table.c.lease_id.in_(ids)
-        if session is not None:
-            condition = sa.and_(condition, table.c.session == session)
-        for lease in _load(connection, condition):
+        for lease in _load(connection, table.c.lease_id.in_(ids)):
             amount = min(lease.amount_pico_usd, wanted[lease.lease_id])
             is_it = table.c.lease_id == lease.lease_id
             if amount == lease.amount_pico_usd:

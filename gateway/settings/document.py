@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from gateway.settings.alerts import AlertSettings
+from gateway.settings.budgets import OrganisationSettings
 from gateway.settings.credentials import AdminSettings, SecretsSettings
 from gateway.settings.finance import FinanceSettings
 from gateway.settings.models import ModelSettings
@@ -40,6 +42,8 @@ class Settings(Section):
     """Accounts, servers and the embedded engine, by name."""
     models: Mapping[Name, ModelSettings] = Field(default_factory=dict[str, ModelSettings])
     """Logical models by name."""
+    organisation: OrganisationSettings = Field(default_factory=OrganisationSettings)
+    """What everybody together may spend."""
     teams: Mapping[Name, TeamSettings] = Field(default_factory=dict[str, TeamSettings])
     """Teams by name."""
     privacy: PrivacySettings = Field(default_factory=PrivacySettings)
@@ -48,5 +52,7 @@ class Settings(Section):
     """How a deployment is chosen and how often it is tried."""
     finance: FinanceSettings = Field(default_factory=FinanceSettings)
     """How spend is reported."""
+    alerts: AlertSettings = Field(default_factory=AlertSettings)
+    """Who is told when a budget crosses a threshold."""
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     """Logs and traces."""

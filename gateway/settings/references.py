@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from gateway.settings.budget_scopes import budgets_of
 from gateway.settings.document import Settings
 from gateway.settings.hosts import is_publicly_routable, vendor_domain
 from gateway.settings.models import DeploymentSettings
@@ -18,6 +19,7 @@ from gateway.settings.providers import (
     base_url_of,
 )
 from gateway.settings.scalars import split_url
+from gateway.settings.storage import SQLITE_PREFIX
 from gateway.settings.trust import (
     LOCAL,
     SELF_HOSTED,
@@ -26,6 +28,9 @@ from gateway.settings.trust import (
     is_known_attribute,
 )
 from gateway.settings.validation import Path, hint
+
+SQLITE_LIMIT_USD_MAX = 9_000_000
+"""Sums of picodollars in SQLite's integers go up to a little more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[F
     yield from _tags(settings, names)
     yield from _implications(settings)
     yield from _attributes(settings)
+    yield from _budgets(settings)
 
 
 def _models(settings: Settings, names: Names) -> Iterator[Finding]:
@@ -275,3 +281,20 @@ def _attributes(settings: Settings) -> Iterator[Finding]:
                     "will be refused",
                     is_error=False,
                 )
+
+
+def _budgets(settings: Settings) -> Iterator[Finding]:
+    """Report budgets of one name, and limits that the database cannot hold."""
+    seen: set[str] = set()
+    is_sqlite = settings.storage.database.startswith(SQLITE_PREFIX)
+    for path, budget in budgets_of(settings, {}):
+        if budget.name in seen:
+            message = f"another budget is called `{budget.name}` too; give one of them a `name`"
+            yield Finding(path=path, message=message)
+        seen.add(budget.name)
+        if is_sqlite and budget.limit_pico_usd > SQLITE_LIMIT_USD_MAX * 10**12:
+            yield Finding(
+                path=path,
+                message=f"SQLite holds budgets up to {SQLITE_LIMIT_USD_MAX:,} USD; use PostgreSQL"
+                " in storage.database, or a lower limit",
+            )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
+from gateway.settings.budgets import Budgets, CostTagBudgets
 from gateway.settings.credentials import SecretReference, reference
 from gateway.settings.scalars import (
     EnvName,
@@ -15,20 +16,8 @@ from gateway.settings.scalars import (
     Name,
     Section,
     StoreReference,
-    Usd,
     Word,
 )
-
-
-class BudgetSettings(Section):
-    """An amount that may be spent in a window of time."""
-
-    usd: Usd
-    """The amount in US dollars."""
-    window: Literal["day", "week", "month"] = "month"
-    """When it starts again, in UTC."""
-    on_exceed: Literal["block", "cheapest_only", "alert"] = "block"
-    """What happens when it is used up."""
 
 
 class LimitSettings(Section):
@@ -57,6 +46,8 @@ class FixedKeySettings(Section):
     """Project to which its requests belong."""
     models: Many[Name] | None = None
     """Models that it may use, of those of its team; unset: all of them."""
+    budget: Budgets = ()
+    """What it may spend: one budget, or a list."""
 
     @property
     def value(self) -> SecretReference:
@@ -75,8 +66,8 @@ class FixedKeySettings(Section):
 class ProjectSettings(Section):
     """A part of a team's work that is accounted apart."""
 
-    budget: BudgetSettings | None = None
-    """Budget inside the team's."""
+    budget: Budgets = ()
+    """Budgets inside the team's: one, or a list."""
     limits: LimitSettings | None = None
     """Limits inside the team's."""
 
@@ -90,8 +81,10 @@ class TeamSettings(Section):
     """Fixed keys; others are made with `fareway keys create`."""
     models: Many[Name] | None = None
     """Models that the team may use; unset: all."""
-    budget: BudgetSettings | None = None
-    """What the team may spend."""
+    budget: Budgets = ()
+    """What the team may spend: one budget, or a list."""
+    cost_tag_budgets: CostTagBudgets = Field(default_factory=dict[str, Budgets])
+    """Budgets by cost tag (`name=value`), of what the team spends under it."""
     limits: LimitSettings | None = None
     """How much the team may ask at once."""
     projects: Mapping[Name, ProjectSettings] = Field(default_factory=dict[str, ProjectSettings])

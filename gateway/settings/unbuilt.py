@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from gateway.settings.budget_scopes import budgets_of
 from gateway.settings.credentials import SecretReference
 from gateway.settings.document import Settings
 from gateway.settings.errors import Problem
@@ -49,12 +50,8 @@ def _stored_objects(settings: Settings) -> Uses:
 
 
 def _budgets(settings: Settings) -> Uses:
-    for name, team in settings.teams.items():
-        if team.budget is not None:
-            yield ("teams", name, "budget"), "a budget"
-        for project_name, project in team.projects.items():
-            if project.budget is not None:
-                yield ("teams", name, "projects", project_name, "budget"), "a budget"
+    for path, _ in budgets_of(settings, {}):
+        yield path, "a budget"
 
 
 def _limits(settings: Settings) -> Uses:
@@ -124,6 +121,8 @@ def secret_references(settings: Settings) -> Iterator[tuple[Path, SecretReferenc
     for name, team in settings.teams.items():
         for index, key in enumerate(team.keys):
             yield ("teams", name, "keys", index, "value_ref"), key.value
+    for index, webhook in enumerate(settings.alerts.webhooks):
+        yield ("alerts", "webhooks", index, "secret_ref"), webhook.secret
 
 
 UNBUILT: Mapping[str, Callable[[Settings], Uses]] = {

@@ -32,6 +32,8 @@ NOT_BUILT_YET = {
     "providers.foundry.kind",
     "providers.eu-vllm.kind",
     "models.chat-small.routing.sla",
+    "organisation.budget",
+    "organisation.cost_tag_budgets.feature=search",
     "teams.payments.budget",
     "teams.payments.limits",
     "teams.payments.projects.fraud.budget",
