@@ -56,7 +56,7 @@ class AlertSettings(Section):
     """Alerts about budgets."""
 
     webhooks: Many[WebhookSettings] = Field(default=(), max_length=_WEBHOOKS_MAX)
-    """Where alerts go; without any they stand in the log and in `fareway budgets list`."""
+    """Where alerts go; without any they stand in the log only."""
 
     @model_validator(mode="after")
     def _unique_names(self) -> Self:
