@@ -84,9 +84,9 @@ def ensure(
             "window_start_us": window.start_us,
             "window_end_us": window.end_us,
             "limit_pico_usd": budget.rule.limit_pico_usd,
-            "spent_pico_usd": _bounded(connection, spent),
+            "spent_pico_usd": bounded(connection, spent),
             "reserved_pico_usd": 0,
-            "exposed_pico_usd": _bounded(connection, exposed),
+            "exposed_pico_usd": bounded(connection, exposed),
         }
         connection.execute(insert(connection, table).values(row).on_conflict_do_nothing())
 
@@ -141,7 +141,7 @@ def _is(bucket: Bucket) -> sa.ColumnElement[bool]:
     return sa.and_(table.c.budget_id == bucket[0], table.c.window_start_us == bucket[1])
 
 
-def _bounded(connection: sa.Connection, amount_pico_usd: int) -> int:
+def bounded(connection: sa.Connection, amount_pico_usd: int) -> int:
     """An amount that the database can hold: a sum over all limits of SQLite stays over them."""
     if connection.dialect.name == "postgresql":
         return amount_pico_usd
@@ -151,7 +151,7 @@ def _bounded(connection: sa.Connection, amount_pico_usd: int) -> int:
 def _plus(
     connection: sa.Connection, column: sa.Column[int], amount_pico_usd: int
 ) -> sa.ColumnElement[int]:
-    total = column + _bounded(connection, amount_pico_usd)
+    total = column + bounded(connection, amount_pico_usd)
     if connection.dialect.name == "postgresql":
         return total
     # SQLite makes a sum that is too large for an integer a float; the lesser of the two is none.

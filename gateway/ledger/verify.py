@@ -13,6 +13,7 @@ from gateway.clock import from_microseconds
 from gateway.ledger import cost_tags, schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.booking import Row
+from gateway.ledger.budget_checks import budget_faults
 from gateway.ledger.month_digest import close_faults
 from gateway.ledger.roll_ups import ROLL_UPS, SUM_COLUMNS, Cells, RollUps, RollUpTable, whole
 from gateway.ledger.schema import METERS
@@ -56,6 +57,7 @@ def verify(connection: sa.Connection, spool_root: Path) -> Verification:
         *checker.roll_up_faults(connection),
         *_settled_intent_faults(connection),
         *audit_faults(connection),
+        *budget_faults(connection),
         *close_faults(connection),
     ]
     quarantined = _quarantine_faults(connection)
