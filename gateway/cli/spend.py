@@ -11,6 +11,7 @@ import typer
 from gateway.cli.admin import catch_up
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
+from gateway.cli.spend_export import export
 from gateway.clock import to_microseconds
 from gateway.ledger.errors import BadQuery, LedgerError
 from gateway.ledger.reading import read_ledger
@@ -25,6 +26,9 @@ app = typer.Typer(help="Report what was spent.", rich_markup_mode=None)
 @app.callback()
 def spend() -> None:
     """Report what was spent."""
+
+
+app.command("export")(export)
 
 
 def _group(text: str) -> tuple[GroupBy, ...]:

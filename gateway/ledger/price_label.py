@@ -16,3 +16,8 @@ def price_label(version_id: str, *, is_nominal: bool) -> str:
 def is_nominal(label: str) -> bool:
     """Whether a label was made for a nominal price."""
     return label.startswith(_NOMINAL)
+
+
+def plain_version(label: str) -> str:
+    """The identity of the price version that a label was made for."""
+    return label.removeprefix(_NOMINAL)

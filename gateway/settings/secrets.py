@@ -36,6 +36,7 @@ class Label(StrEnum):
     RECEIPT = "fareway/receipt/1"
     SESSION = "fareway/session/1"
     WEBHOOK = "fareway/webhook/1"
+    PSEUDONYM = "fareway/pseudonym/1"
 
 
 def hkdf_sha256(key: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:

@@ -62,6 +62,7 @@ def test_labels_never_change():
         "RECEIPT": "fareway/receipt/1",
         "SESSION": "fareway/session/1",
         "WEBHOOK": "fareway/webhook/1",
+        "PSEUDONYM": "fareway/pseudonym/1",
     }
 
 

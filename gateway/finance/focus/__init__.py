@@ -1,0 +1,1 @@
+"""Export of the ledger in FOCUS, the FinOps Open Cost and Usage Specification."""

@@ -1,0 +1,175 @@
+"""An export of the ledger: its lines, a charge period at a time, and what is known of them.
+
+`Export` holds no more than the sums of one charge period. It counts what passes through, so that a
+manifest can say what the file holds, and a digest of the ledger's sums, which is the same for every
+profile, format and form of names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import sqlalchemy as sa
+
+from gateway.finance.focus import ledger_sums, row_map
+from gateway.finance.focus.charges import Charge
+from gateway.finance.focus.errors import BadOrder
+from gateway.finance.focus.inputs import PendingSum, UsageSum
+from gateway.finance.focus.invoices import FinanceSource, PeriodClose, Spread
+from gateway.finance.focus.order import ExportOrder, Parties, Profile, billing_period
+from gateway.finance.focus.profiles import Line, Teller, teller
+from gateway.finance.focus.pseudonyms import Names
+from gateway.finance.focus.version_1_4 import PeriodRow
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class _Digest(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+    def hexdigest(self) -> str: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """Sums of an export's lines, picodollars and counts."""
+
+    rows: int = 0
+    billed_pico_usd: int = 0
+    effective_pico_usd: int = 0
+    contracted_pico_usd: int = 0
+    list_pico_usd: int = 0
+    requests: int = 0
+    unpriced_attempts: int = 0
+    unknown_attempts: int = 0
+    exposure_pico_usd: int = 0
+
+    def add(self, line: Line) -> None:
+        """Count a line."""
+        costs, evidence = line.costs, line.charge.evidence
+        self.rows += 1
+        self.billed_pico_usd += costs.billed_pico_usd
+        self.effective_pico_usd += costs.effective_pico_usd
+        self.contracted_pico_usd += costs.contracted_pico_usd
+        self.list_pico_usd += costs.list_pico_usd
+        self.requests += evidence.requests
+        self.unpriced_attempts += evidence.unpriced_attempts
+        self.unknown_attempts += evidence.unknown_attempts
+        self.exposure_pico_usd += evidence.exposure_pico_usd
+
+
+@dataclass(slots=True, kw_only=True)
+class Export:
+    """Lines of one order, to be taken once with `pieces`.
+
+    Attributes:
+        order: Checked.
+        parties: Who stands on it.
+        names: How names are written.
+        source: What finance knows beyond the ledger.
+        totals: Of the lines taken so far.
+        price_versions: Of the lines taken so far.
+    """
+
+    order: ExportOrder
+    parties: Parties
+    names: Names
+    source: FinanceSource
+    totals: Totals = field(default_factory=Totals)
+    price_versions: set[str] = field(default_factory=set)
+    _digest: _Digest = field(default_factory=hashlib.sha256)
+    _updated_us: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what invoices cannot be spread over."""
+        order = self.order
+        if order.profile is Profile.RECONCILED:
+            bounds = (order.from_us, order.to_us)
+            if any(bound != billing_period(bound)[0] for bound in bounds):
+                raise BadOrder(
+                    "the profile reconciled spreads invoices over whole months; "
+                    "the range must begin and end with a month (UTC)"
+                )
+
+    def pieces(self, connection: sa.Connection) -> Iterator[list[Line]]:
+        """Lines, a charge period at a time, then those that do not come from the ledger.
+
+        Args:
+            connection: In one transaction until the last piece is taken.
+        """
+        spread = self._spread(connection)
+        tell = teller(self.order.profile, parties=self.parties, names=self.names, spread=spread)
+        for start_us, end_us in ledger_sums.periods(connection, self.order):
+            yield self._told(self._period(connection, start_us, end_us), tell)
+        yield self._told(list(self.source.charges(self.order.from_us, self.order.to_us)), tell)
+        yield self._told([row_map.adjustment(one) for one in spread.left()], tell)
+
+    @property
+    def ledger_digest(self) -> str:
+        """SHA-256 of the sums taken so far, in hexadecimal digits."""
+        return self._digest.hexdigest()
+
+    def billing_periods(self) -> list[PeriodRow]:
+        """A row per billing period and issuer of the lines taken."""
+        closed = {
+            billing_period(one.billing_us)[0]: one
+            for one in self.source.closes(self.order.from_us, self.order.to_us)
+        }
+        return [
+            _period_row(start_us, issuer, updated_us, closed.get(start_us))
+            for (start_us, issuer), updated_us in sorted(self._updated_us.items())
+        ]
+
+    def _spread(self, connection: sa.Connection) -> Spread:
+        """What invoices bill, counted over all charges before the first one is told."""
+        order = self.order
+        if order.profile is not Profile.RECONCILED:
+            return Spread()
+        spread = Spread.of(self.source.allocations(order.from_us, order.to_us))
+        for start_us, end_us in ledger_sums.periods(connection, order):
+            for found in self._usage(connection, start_us, end_us):
+                spread.count(row_map.usage(found))
+        for charge in self.source.charges(order.from_us, order.to_us):
+            spread.count(charge)
+        return spread
+
+    def _usage(self, connection: sa.Connection, start_us: int, end_us: int) -> list[UsageSum]:
+        with_keys = self.order.with_keys
+        return ledger_sums.usage_sums(connection, start_us, end_us, with_keys=with_keys)
+
+    def _period(self, connection: sa.Connection, start_us: int, end_us: int) -> list[Charge]:
+        used = self._usage(connection, start_us, end_us)
+        waiting = ledger_sums.pending_sums(
+            connection, start_us, end_us, with_keys=self.order.with_keys
+        )
+        self._digest_of(used, waiting)
+        return [*map(row_map.usage, used), *map(row_map.pending, waiting)]
+
+    def _digest_of(self, used: Sequence[UsageSum], waiting: Sequence[PendingSum]) -> None:
+        for one in (*used, *waiting):
+            self._digest.update(_canonical(one) + b"\n")
+
+    def _told(self, charges: Sequence[Charge], tell: Teller) -> list[Line]:
+        lines = [tell(charge) for charge in charges]
+        for line in lines:
+            self.totals.add(line)
+            version = line.charge.evidence.price_version
+            if version:
+                self.price_versions.add(version)
+            key = (billing_period(line.charge.billing_us)[0], line.issuer)
+            self._updated_us[key] = max(self._updated_us.get(key, 0), line.charge.end_us)
+        return lines
+
+
+def _period_row(
+    start_us: int, issuer: str, updated_us: int, close: PeriodClose | None
+) -> PeriodRow:
+    return PeriodRow(
+        start_us=start_us,
+        issuer=issuer,
+        is_closed=close is not None,
+        updated_us=updated_us if close is None else close.closed_us,
+    )
