@@ -18,6 +18,10 @@ from gateway.health import HealthBoard
 from gateway.http.errors import row_of
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
+from gateway.limits.limiter import Limiter
+from gateway.limits.memory import LimitMemory
+from gateway.limits.rules import LimitBook, TeamLimits
+from gateway.limits.shared import Connection, SharedLimits
 from gateway.policy_proof import proved_policy
 from gateway.relay.attempts import Relay
 from gateway.relay.exposure import Exposures
@@ -105,8 +109,9 @@ def build_service(
     supervisor: Channel | None,
     holds: Holds,
     trails: Trails | None = None,
+    limits: Limiter | None = None,
 ) -> Service:
-    """Put a worker's service together.
+    """Put a worker's service together; without `limits`, with limits of this process alone.
 
     Raises:
         PolicyUnproved: The policy does not hold.
@@ -136,6 +141,7 @@ def build_service(
     service = Service(
         directory=credentials.directory(database_keys, revision),
         admission=build_admission(settings, providers=providers, health=health, clock=clock),
+        limits=limits or build_limiter(config, clock=clock),
         relay=relay,
         metrics=metrics,
         scraper=Scraper(metrics=metrics, supervisor=supervisor),
@@ -152,6 +158,93 @@ def build_service(
     metrics.add_source(lambda: wire_fault_series(providers))
     metrics.add_source(lambda: _worker_series(service, spool))
     return service
+
+
+def build_limiter(
+    config: LoadedConfig,
+    *,
+    clock: Clock,
+    memory: LimitMemory | None = None,
+    seat: int = 0,
+    shared: SharedLimits | None = None,
+) -> Limiter:
+    """What holds a worker's rate limits.
+
+    Args:
+        config: The configuration.
+        clock: Time.
+        memory: What the machine's workers share, None for memory of this process alone.
+        seat: The worker's own in it.
+        shared: Where several machines share limits.
+    """
+    settings = config.settings
+    return Limiter(
+        build_limit_book(settings),
+        memory=memory or LimitMemory(),
+        seat=seat,
+        workers=settings.server.workers,
+        monotonic_s=clock.monotonic_s,
+        shared=shared,
+    )
+
+
+def build_limit_book(settings: Settings) -> LimitBook:
+    """Every limit of the configuration."""
+    teams: dict[str, TeamLimits] = {}
+    for name, team in settings.teams.items():
+        projects = {
+            project: one.limits.amounts
+            for project, one in team.projects.items()
+            if one.limits is not None
+        }
+        models = {model: one.amounts for model, one in team.model_limits.items()}
+        if team.limits is not None or projects or models:
+            own = None if team.limits is None else team.limits.amounts
+            teams[name] = TeamLimits(own=own, projects=projects, models=models)
+    names: dict[str, tuple[str, ...]] = {}
+    for name, model in settings.models.items():
+        for deployment in {one.deployment for one in model.deployments}:
+            names[deployment] = (*names.get(deployment, ()), name)
+    models = {
+        name: model.limits.amounts
+        for name, model in settings.models.items()
+        if model.limits is not None
+    }
+    return LimitBook(teams=teams, models=models, names=names)
+
+
+def build_shared_limits(
+    config: LoadedConfig, environ: Mapping[str, str], clock: Clock, *, machine: bytes
+) -> SharedLimits | None:
+    """Limits in Redis; None without `storage.redis`.
+
+    Args:
+        config: The configuration.
+        environ: The environment, for the password.
+        clock: Time.
+        machine: Names this machine among all.
+
+    Raises:
+        SettingsError: The password cannot be read.
+    """
+    storage = config.settings.storage
+    if storage.redis is None:
+        return None
+    from gateway.limits.redis_link import RedisLink  # redis-py, for those who use it
+
+    url, password = storage.redis, None
+    if storage.redis_password is not None:
+        password = resolve(storage.redis_password, environ=environ, config=config)
+
+    async def connect() -> Connection:
+        return await RedisLink.connect(url, password)
+
+    return SharedLimits(
+        connect,
+        worker=secrets.token_hex(8),
+        machine=machine.hex(),
+        now_us=lambda: int(clock.monotonic_s() * 1_000_000),
+    )
 
 
 def build_trails(config: LoadedConfig, environ: Mapping[str, str], clock: Clock) -> Trails | None:
@@ -192,6 +285,11 @@ def _worker_series(service: Service, spool: SpoolWriter) -> Sequence[Series]:
         Series("fareway_requests_in_flight", (), [service.in_flight]),
         Series("fareway_spool_unsynced_bytes", (), [unsynced_bytes]),
         Series("fareway_workers", (), [1]),
+        Series("fareway_limits_divided_workers", (), [1 if service.limits.fault else 0]),
+        *(
+            Series("fareway_limited_total", labels, [count])
+            for labels, count in service.limits.limited.items()
+        ),
     )
 
 

@@ -10,14 +10,15 @@ GatewayError
     KeyConflict            a key of that name is in use, or is kept in the configuration file
     BodyTooSlow            the body did not arrive
     HeadersTooLarge        request line and headers are over 64 KiB
+    PromptOverLimit          longer than a limit of tokens per minute ever allows at once
     BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound
   AccessFault                the key must change
     InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired, RoleRequired
     UpstreamForbidden        every upstream refuses this account, country or use
   BudgetExceeded             a budget must grow, or start again
   CapacityFault              come back later           (retry_after_s)
-    UpstreamRateLimited, PrivateCapacityUnavailable, NoHealthyDeployment, Draining,
-    LedgerUnavailable, BudgetUnavailable
+    RateLimitExceeded, UpstreamRateLimited, PrivateCapacityUnavailable, NoHealthyDeployment,
+    Draining, LedgerUnavailable, BudgetUnavailable
   UpstreamFailed             every attempt failed      UpstreamTimedOut
   InternalFault              ours; the client gets the request id and nothing else
 
@@ -77,6 +78,10 @@ class ContextLengthExceeded(CallerFault):
 
 class MaxUsdExceeded(CallerFault):
     """No candidate stays within the ceiling that the request set for itself."""
+
+
+class PromptOverLimit(CallerFault):
+    """The prompt is longer than a limit of tokens per minute ever allows at once."""
 
 
 class BodyTooLarge(CallerFault):
@@ -162,6 +167,10 @@ class BudgetExceeded(GatewayError):
 
 class CapacityFault(GatewayError):
     """Come back later."""
+
+
+class RateLimitExceeded(CapacityFault):
+    """A limit of ours has no room for the request now; the message names it."""
 
 
 class UpstreamRateLimited(CapacityFault):

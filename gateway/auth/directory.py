@@ -25,6 +25,7 @@ from gateway.auth.keys import (
     looks_like_key,
     parse_key_id,
 )
+from gateway.limits.amounts import LimitAmounts
 
 ADMIN_KEY_ID = "admin"
 NAMESPACE_BYTES = 16
@@ -51,6 +52,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
         models: Models that it may use, of those of its team; None for all of them.
         disabled: Whether it was revoked.
         expires_at_us: Microseconds since the epoch from which it is void, None for never.
+        limits: Its own rate limits, None for none.
         source: Where it was declared.
     """
 
@@ -63,6 +65,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] | None = None
     disabled: bool = False
     expires_at_us: int | None = None
+    limits: LimitAmounts | None = None
 
 
 class KeySnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +92,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         key_name: What the key is for.
         models: Models that the key may use, of those of its team; None for all of them.
         is_admin: Whether this is the administrator.
+        limits: The key's own rate limits, None for none.
     """
 
     key_id: str
@@ -97,6 +101,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     key_name: str
     models: frozenset[str] | None
     is_admin: bool = False
+    limits: LimitAmounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +299,7 @@ def fixed_key_record(
     name: str,
     project: str = "",
     models: tuple[str, ...] | None = None,
+    limits: LimitAmounts | None = None,
 ) -> KeyRecord:
     """The record of a key brought along from elsewhere.
 
@@ -304,6 +310,7 @@ def fixed_key_record(
         name: Its name, unique in the team.
         project: The project of its requests, empty for none.
         models: Models that it may use, None for all of its team's.
+        limits: Its own rate limits, None for none.
 
     Raises:
         ValueError: The key is too short or too long, has characters that no header carries, or is a
@@ -318,6 +325,7 @@ def fixed_key_record(
         project=project,
         name=name,
         models=models,
+        limits=limits,
         source=KeySource.FILE,
     )
 
@@ -367,6 +375,7 @@ def _standing(record: KeyRecord | None, now_us: int) -> Principal | AuthFailure:
         project=record.project,
         key_name=record.name,
         models=None if record.models is None else frozenset(record.models),
+        limits=record.limits,
     )
 
 

@@ -51,6 +51,7 @@ class _Health(msgspec.Struct):
     status: str
     reasons: list[str]
     engines: Mapping[str, str]
+    limits: str
 
 
 class Application(HotApplication):
@@ -159,6 +160,7 @@ class Application(HotApplication):
                 status="not ready" if reasons else "ready",
                 reasons=reasons,
                 engines=service.engine_states(),
+                limits=service.limits.fault or "shared",
             )
         )
         self._send(cycle, 503 if reasons else 200, body)

@@ -28,6 +28,8 @@ from gateway.http.messages import (
     request_id_lines,
 )
 from gateway.http.service import Service
+from gateway.limits.limiter import Permit, refusal
+from gateway.limits.standing import header_lines as limit_lines
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.exposure import Asked
 from gateway.relay.job import Job
@@ -59,8 +61,8 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_accepted_s", "_asked", "_client", "_cycle", "_head", "_headers", "_request_id",
-        "_service", "_trail",
+        "_accepted_s", "_asked", "_client", "_cycle", "_head", "_headers", "_permit",
+        "_request_id", "_service", "_trail",
     )  # fmt: skip
 
     def __init__(self, *, service: Service, headers: Headers, cycle: Cycle) -> None:
@@ -73,6 +75,7 @@ class ChatCall:
         self._head = RequestHead(
             id_lines=request_id_lines(self._request_id), ready_s=self._accepted_s
         )
+        self._permit: Permit | None = None
         trails = service.trails
         self._trail = trails and trails.start(self._request_id, ROUTE, headers)
 
@@ -101,6 +104,8 @@ class ChatCall:
                 )
             )
         finally:
+            if self._permit is not None:
+                self._permit.close()
             service.leave()
             overhead_s = self._head.overhead_s
             service.metrics.note_request(
@@ -152,8 +157,42 @@ class ChatCall:
         self._head.tags = admitted.tags_text
         if admitted.decision.refusal is not None:
             raise refusal_error(admitted.decision.refusal)
+        if found.limits is not None or not service.limits.book.is_empty:
+            await self._take_limits(found, parsed, admitted)
         adapted = ("idempotency-key ignored",) if b"idempotency-key" in first else ()
         return self._job(found, parsed, controls, admitted, adapted=adapted)
+
+    async def _take_limits(
+        self, principal: Principal, parsed: openai_chat.ParsedChat, admitted: Admitted
+    ) -> None:
+        """Take what the request needs of its rate limits.
+
+        Raises:
+            RateLimitExceeded: One of them has no room now; nothing was taken of any.
+            PromptOverLimit: One of them never has so much.
+        """
+        limiter = self._service.limits
+        decision = admitted.decision
+        rules = limiter.book.rules(
+            team=principal.team,
+            project=admitted.project,
+            key_id=principal.key_id,
+            key=principal.limits,
+            model=decision.model or decision.asked,
+        )
+        if not rules:
+            return
+        self._permit, shortage, standing = await limiter.admit(
+            rules,
+            team=principal.team,
+            prompt_tokens=parsed.prompt_tokens_estimate,
+            prompt_tokens_low=parsed.prompt_tokens_low,
+            output_tokens=parsed.max_output_tokens,
+            choices=parsed.choices,
+        )
+        self._head.limits = limit_lines(standing)
+        if shortage is not None:
+            raise refusal(shortage)
 
     def _renew(self, candidate: Candidate) -> Candidate | None:
         """What a candidate of before is by now: claims expire and prices change meanwhile."""
@@ -261,6 +300,7 @@ class ChatCall:
             accepted_s=self._accepted_s,
             head=self._head,
             adapted=adapted,
+            permit=self._permit,
             is_narrowed_by_privacy=decision.is_narrowed_by_privacy,
             trail=self._trail,
         )

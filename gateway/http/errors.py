@@ -58,9 +58,15 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
         status=409, type=_INVALID, code="key_conflict", forbids_retry=True
     ),
     errors.BodyTooLarge: ErrorRow(status=413, type=_INVALID, code="request_too_large"),
+    errors.PromptOverLimit: ErrorRow(
+        status=413, type=_INVALID, code="request_too_large", limited_by="gateway"
+    ),
     errors.UnsupportedMediaType: ErrorRow(status=415, type=_INVALID, code="unsupported_media_type"),
     errors.InvalidField: ErrorRow(status=422, type=_INVALID, code="invalid_field"),
     errors.HeadersTooLarge: ErrorRow(status=431, type=_INVALID, code="headers_too_large"),
+    errors.RateLimitExceeded: ErrorRow(
+        status=429, type="rate_limit_error", code="rate_limit_exceeded", limited_by="gateway"
+    ),
     errors.UpstreamRateLimited: ErrorRow(
         status=429, type="rate_limit_error", code="upstream_rate_limited", limited_by="provider"
     ),

@@ -206,3 +206,6 @@ class ReadinessBody(_Closed):
     status: Literal["ready", "not ready"]
     reasons: list[str]
     engines: dict[str, str]
+    limits: str = Field(
+        description="`shared`, or why each worker or machine holds a part of its own."
+    )

@@ -14,6 +14,7 @@ from gateway.channel import Channel
 from gateway.clock import Clock
 from gateway.http.guard import Guards
 from gateway.http.overload import Overload
+from gateway.limits.limiter import Limiter
 from gateway.relay.attempts import Relay
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import Scraper
@@ -30,6 +31,7 @@ class Service:
     Attributes:
         directory: Every key; replaced when the supervisor sends a new one.
         admission: Tags, policy, fleet, decision.
+        limits: Holds rate limits.
         relay: Runs decisions.
         metrics: What this worker counts.
         scraper: Answers `/metrics` for all workers.
@@ -50,6 +52,7 @@ class Service:
 
     directory: KeyDirectory
     admission: Admission
+    limits: Limiter
     relay: Relay
     metrics: Metrics
     scraper: Scraper

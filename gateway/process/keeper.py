@@ -29,6 +29,10 @@ async def wait_first(*events: asyncio.Event) -> None:
             tasks.start_soon(wait, event)
 
 
+def _no_trace() -> None:
+    """What is to be cleared up behind a child that leaves nothing."""
+
+
 async def _nothing() -> None:
     """What follows the loss of a child that nobody else depends on."""
 
@@ -47,6 +51,7 @@ class Keeper:
             that, on a busy machine too.
         first: A child that is under way already; later ones are started here.
         on_loss: Called after a child that had been set up is gone.
+        on_end: Called as soon as a child's process has ended, before another is started.
         child: The running child that has been set up, None while there is none.
         ready: Set while there is one.
         patience: Starts that may fail before `faulted` is set; trying goes on after that too.
@@ -63,6 +68,7 @@ class Keeper:
     niceness: int = 0
     first: Launched | None = None
     on_loss: Callable[[], Awaitable[None]] = _nothing
+    on_end: Callable[[], None] = _no_trace
     child: Child | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     patience: int = 1
@@ -123,6 +129,7 @@ class Keeper:
             self.ready.clear()
             with anyio.CancelScope(shield=True):
                 await child.stop(grace_s=KILL_AFTER_S)
+                self.on_end()
         if was_set_up and not self.is_ending:
             await self.on_loss()
 

@@ -32,8 +32,10 @@ class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """First call on a worker: get everything ready, and accept nothing yet.
 
+    The memory of the machine's rate limits travels with it.
+
     Attributes:
-        index: From 0; names the worker's spool directory.
+        index: From 0; names the worker's spool directory, and its seat in the memory of limits.
         config: What it serves.
         keys: Every key of the database.
         revision: Of the keys; grows with every change.

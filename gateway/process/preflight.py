@@ -48,6 +48,7 @@ def check(config: LoadedConfig, *, environ: Mapping[str, str], clock: Clock) -> 
     fixed_key_records(config, environ=environ, pepper=master.derive(Label.KEY_PEPPER))
     require_provider_keys(config, environ)
     require_collector(config, environ)
+    require_redis(config, environ)
     return master
 
 
@@ -105,6 +106,29 @@ def require_collector(config: LoadedConfig, environ: Mapping[str, str]) -> None:
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         place = config.locate("telemetry", "otlp_endpoint")
         problems.append(place.problem("needs the extra: pip install 'fareway[otel]'"))
+    if problems:
+        raise ConfigError(tuple(problems))
+
+
+def require_redis(config: LoadedConfig, environ: Mapping[str, str]) -> None:
+    """See that Redis can be spoken to, where it shall be; whether it is there is another matter.
+
+    Raises:
+        ConfigError: The library is not installed, or the password cannot be read.
+    """
+    storage = config.settings.storage
+    if storage.redis is None:
+        return
+    problems: list[Problem] = []
+    if storage.redis_password is not None:
+        try:
+            resolve(storage.redis_password, environ=environ, config=config)
+        except SecretError as error:
+            place = config.locate("storage", stated_name(storage, "redis_password"))
+            problems.append(place.problem(str(error)))
+    if find_spec("redis") is None:
+        place = config.locate("storage", "redis")
+        problems.append(place.problem("needs the extra: pip install 'fareway[redis]'"))
     if problems:
         raise ConfigError(tuple(problems))
 

@@ -28,6 +28,7 @@ from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import BudgetRules, BudgetState, LeaseReply, LeaseRequest
 from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.clock import Clock
+from gateway.limits.memory import LimitMemory
 from gateway.process import admin_socket, stored_keys
 from gateway.process.backoff import Backoff
 from gateway.process.budget_board import BudgetBoard
@@ -133,6 +134,7 @@ class Supervisor:
                 clock=self.clock,
                 methods=self._methods(),
                 log_format=self.loaded.settings.telemetry.log_format,
+                limits=LimitMemory.make(),
             )
         )
         self._reloader = Reloader(

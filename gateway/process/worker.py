@@ -23,7 +23,14 @@ import anyio
 import uvloop
 from anyio.abc import TaskGroup
 
-from gateway.app import Credentials, build_service, build_trails, load_credentials
+from gateway.app import (
+    Credentials,
+    build_limiter,
+    build_service,
+    build_shared_limits,
+    build_trails,
+    load_credentials,
+)
 from gateway.boot import spare_what_is_there
 from gateway.budgets.holds import Holds
 from gateway.budgets.messages import BudgetRules
@@ -34,6 +41,8 @@ from gateway.http.asgi import Application
 from gateway.http.messages import AsgiApplication
 from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
+from gateway.limits.memory import LimitMemory
+from gateway.limits.shared import CONNECT_S
 from gateway.process import snapshot
 from gateway.process.budget_link import make_holds
 from gateway.process.http_server import LOOK_EVERY_S, HttpServer
@@ -72,6 +81,7 @@ its way to a closed connection would look like a failure to its client."""
 LAST_METRICS_S = 2.0
 RETURN_S = 2.0
 """How long the end waits for the ledger to take back what budgets were not spent."""
+TELL_LIMITS_S = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,10 +154,16 @@ class Worker:
             handles_content=True,
         )
         self._parts = _build_parts(
-            config, setup, environ=self.environ, clock=self.clock, channel=self._channel
+            config,
+            setup,
+            environ=self.environ,
+            clock=self.clock,
+            channel=self._channel,
+            memory=LimitMemory(fds[0]) if fds else LimitMemory(),
         )
         self._configured.set()
         await self._parts.server.started.wait()
+        await self._parts.wait_limits()
         spare_what_is_there()
 
     async def _listen(self, request: Listen, fds: Sequence[int]) -> None:
@@ -275,10 +291,15 @@ class _Parts:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.spool.run)
             tasks.start_soon(self.holds.run)
+            if (shared := self.service.limits.shared) is not None:
+                tasks.start_soon(shared.run)
             tasks.start_soon(self._stop_server, ended)
             self.watchdog.start(asyncio.get_running_loop())
             await self.server.run()
             self.watchdog.stop()
+            if shared is not None:
+                with anyio.move_on_after(TELL_LIMITS_S):
+                    await shared.wait_told()
             tasks.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             await self.spool.close()
@@ -287,6 +308,13 @@ class _Parts:
                 await provider.close()
             if self.service.trails is not None:
                 await self.service.trails.close()
+
+    async def wait_limits(self) -> None:
+        """Let limits be shared from the first request on, if Redis can be reached at all."""
+        shared = self.service.limits.shared
+        if shared is not None:
+            with anyio.move_on_after(CONNECT_S):
+                await shared.wait_tried()
 
     async def _stop_server(self, ended: asyncio.Event) -> None:
         await ended.wait()
@@ -300,6 +328,7 @@ def _build_parts(
     environ: Mapping[str, str],
     clock: Clock,
     channel: Channel,
+    memory: LimitMemory,
 ) -> _Parts:
     health = HealthBoard(monotonic_s=clock.monotonic_s)
     credentials = load_credentials(config, environ)
@@ -332,6 +361,13 @@ def _build_parts(
         supervisor=channel,
         holds=holds,
         trails=build_trails(config, environ, clock),
+        limits=build_limiter(
+            config,
+            clock=clock,
+            memory=memory,
+            seat=setup.index,
+            shared=build_shared_limits(config, environ, clock, machine=memory.machine_id),
+        ),
     )
     service.metrics.add_source(files.series)
     return _Parts(

@@ -16,6 +16,7 @@ import anyio
 
 from gateway.channel import ChannelError, Method
 from gateway.clock import Clock
+from gateway.limits.memory import LimitMemory
 from gateway.process import snapshot
 from gateway.process.backoff import Backoff
 from gateway.process.budget_board import BudgetBoard
@@ -53,6 +54,7 @@ class Surroundings:
         clock: For restart pauses.
         methods: What a worker may call on the supervisor.
         log_format: Of every process's log lines.
+        limits: The state of rate limits, which outlives workers and configurations.
     """
 
     board: KeyBoard
@@ -62,6 +64,7 @@ class Surroundings:
     clock: Clock
     methods: Mapping[str, Method]
     log_format: str
+    limits: LimitMemory
 
 
 class SetFailed(Exception):
@@ -190,11 +193,15 @@ class WorkerSet:
             backoff=Backoff(monotonic_s=self.around.clock.monotonic_s),
             first=None if head_start is None else head_start.take(WORKER_MODULE),
             on_loss=self._spread,
+            # What it had in flight is over; its spool's number is its seat, too.
+            on_end=lambda: self.around.limits.clear_seat(self._spools[index]),
             patience=self._patience,
         )
 
     async def _set_up(self, index: int, child: Child) -> None:
         board, keeper = self.around.board, self.keepers[index]
+        limits_fd = self.around.limits.fd
+        assert limits_fd is not None, "the supervisor made it to be handed on"
         keys, revision = await board.current()
         budgets = self.around.budgets
         known = budgets.rules
@@ -210,6 +217,7 @@ class WorkerSet:
             ),
             result_type=type(None),
             timeout_s=SET_UP_TIMEOUT_S,
+            fds=[limits_fd],
         )
 
         def enter() -> None:

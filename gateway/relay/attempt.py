@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 Seen = StreamFrames | WholeParts
 """What came of an upstream's answer."""
 
+_OPEN_ENDS = frozenset({AttemptStatus.UNKNOWN_BILLING.value, AttemptStatus.INTERRUPTED.value})
+"""After these an upstream may have used more tokens than it told."""
+
 SETTLE_GRACE_S = 60.0
 """Added to an attempt's total deadline: after it an unsettled intent counts as lost."""
 
@@ -320,9 +323,14 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
         except SpoolError:
             # The intent is on disk: the loader will book it as unknown and keep its exposure.
             logger.exception("attempt %s could not be settled", opened.event_id.hex())
+            if self.job.permit is not None:
+                self.job.permit.note({}, is_final=False)
             return None
         if outcome.status is AttemptStatus.OK and self.job.asked.max_output_tokens is None:
             self._learn(outcome)
+        if self.job.permit is not None:
+            is_final = settlement.status not in _OPEN_ENDS
+            self.job.permit.note(settlement.usage, is_final=is_final)
         decode_s = None
         if self.job.request.is_stream and outcome.ttft_us is not None:
             decode_s = (self._since_accepted_us() - outcome.ttft_us) / 1_000_000

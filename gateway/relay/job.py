@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gateway.limits.limiter import Permit
 from gateway.relay.exposure import Asked
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, attempt_lines, header_text
@@ -30,6 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         accepted_s: Monotonic instant at which the request was accepted.
         head: The part of the answer's head that does not depend on the attempt.
         adapted: Changes to the request that were made before any attempt.
+        permit: What it took of its rate limits, None when it has none; whoever took it closes it.
         trail: For traces and the access log, None when both are off.
         is_narrowed_by_privacy: Whether tags kept deployments of the model out of the candidates.
     """
@@ -44,6 +46,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     accepted_s: float
     head: RequestHead
     adapted: Sequence[str] = ()
+    permit: Permit | None = None
     trail: RequestTrail | None = None
 
     is_narrowed_by_privacy: bool = False

@@ -19,6 +19,7 @@ class RequestHead:
         ready_s: Monotonic instant at which the request was here whole, or known never to be: a
             client's slow upload is no overhead of ours.
         tags: Closed tags, as a header's value.
+        limits: Lines that tell where the request's rate limits stand; empty where it has none.
         overhead_s: From `ready_s` to the hand-over of the first attempt to its provider, the
             journal's write (with `strict`, its sync) included, or to the refusal; None until then,
             and fixed from then on.
@@ -27,6 +28,7 @@ class RequestHead:
     id_lines: bytes
     ready_s: float
     tags: bytes = b""
+    limits: bytes = b""
     overhead_s: float | None = None
 
     def note_ready(self, now_s: float) -> None:
@@ -46,6 +48,8 @@ class RequestHead:
             more: Lines that follow.
         """
         overhead_ms = (self.overhead_s or 0.0) * 1000
+        if self.limits:
+            more = self.limits + more
         return _LINES % (self.id_lines, self.tags, overhead_ms, attempt, more)
 
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validato
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from gateway.settings.limits import LimitSettings
 from gateway.settings.prices import Prices
 from gateway.settings.routing import Strategy
 from gateway.settings.scalars import Many, Milliseconds, Name, Percentile, Section, TokensPerSecond
@@ -93,5 +94,7 @@ class ModelSettings(Section):
     """Other names for it."""
     deployments: Many[DeploymentSettings] = Field(min_length=1, max_length=256)
     """Where it can be served; price decides among them."""
+    limits: LimitSettings | None = None
+    """How much everybody together may ask of it."""
     routing: ModelRoutingSettings = Field(default_factory=ModelRoutingSettings)
     """How this model is routed."""

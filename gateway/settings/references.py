@@ -181,6 +181,12 @@ def _teams(settings: Settings, names: Names) -> Iterator[Finding]:
         path: Path = ("teams", name)
         yield from _known_models(team.models, known_models, names, (*path, "models"))
         yield from _repeats((key.name for key in team.keys), (*path, "keys"), "key")
+        for model in team.model_limits:
+            if model not in names.models:
+                yield Finding(
+                    path=(*path, "model_limits", model),
+                    message=f"unknown model `{model}`{hint(model, names.models)}",
+                )
         for index, key in enumerate(team.keys):
             place: Path = (*path, "keys", index)
             yield from _known_models(key.models, known_models, names, (*place, "models"))

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from gateway.settings.budgets import Budgets, CostTagBudgets
 from gateway.settings.credentials import SecretReference, reference
+from gateway.settings.limits import LimitSettings
 from gateway.settings.scalars import (
     EnvName,
     FilePath,
@@ -18,17 +19,6 @@ from gateway.settings.scalars import (
     StoreReference,
     Word,
 )
-
-
-class LimitSettings(Section):
-    """How much may be asked at once."""
-
-    rpm: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """Requests per minute."""
-    tpm: int | None = Field(default=None, ge=1, le=1_000_000_000_000)
-    """Tokens per minute."""
-    concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Requests in flight."""
 
 
 class FixedKeySettings(Section):
@@ -48,6 +38,8 @@ class FixedKeySettings(Section):
     """Models that it may use, of those of its team; unset: all of them."""
     budget: Budgets = ()
     """What it may spend: one budget, or a list."""
+    limits: LimitSettings | None = None
+    """Limits of this key inside its team's and project's."""
 
     @property
     def value(self) -> SecretReference:
@@ -87,5 +79,7 @@ class TeamSettings(Section):
     """Budgets by cost tag (`name=value`), of what the team spends under it."""
     limits: LimitSettings | None = None
     """How much the team may ask at once."""
+    model_limits: Mapping[Name, LimitSettings] = Field(default_factory=dict[str, LimitSettings])
+    """How much of that may be for one model, by its name."""
     projects: Mapping[Name, ProjectSettings] = Field(default_factory=dict[str, ProjectSettings])
     """Projects of the team."""

@@ -29,11 +29,6 @@ def _provider_kinds(settings: Settings) -> Uses:
             yield ("providers", name, "kind"), f"kind {provider.kind}"
 
 
-def _redis(settings: Settings) -> Uses:
-    if settings.storage.redis is not None:
-        yield ("storage", "redis"), "Redis"
-
-
 def _postgresql(settings: Settings) -> Uses:
     if not settings.storage.database.startswith(SQLITE_PREFIX):
         yield ("storage", "database"), "PostgreSQL"
@@ -52,15 +47,6 @@ def _stored_objects(settings: Settings) -> Uses:
 def _budgets(settings: Settings) -> Uses:
     for path, _ in budgets_of(settings, {}):
         yield path, "a budget"
-
-
-def _limits(settings: Settings) -> Uses:
-    for name, team in settings.teams.items():
-        if team.limits is not None:
-            yield ("teams", name, "limits"), "limits"
-        for project_name, project in team.projects.items():
-            if project.limits is not None:
-                yield ("teams", name, "projects", project_name, "limits"), "limits"
 
 
 def _slas(settings: Settings) -> Uses:
@@ -127,12 +113,10 @@ def secret_references(settings: Settings) -> Iterator[tuple[Path, SecretReferenc
 
 UNBUILT: Mapping[str, Callable[[Settings], Uses]] = {
     "provider kinds": _provider_kinds,
-    "redis": _redis,
     "postgresql": _postgresql,
     "content log": _content_log,
     "stored objects": _stored_objects,
     "budgets": _budgets,
-    "limits": _limits,
     "slas": _slas,
     "strategies": _strategies,
     "hedging": _hedging,

@@ -134,6 +134,11 @@ REQUEST_FAMILIES: Mapping[str, Family] = {
         help="Retries that the provider's retry budget had no room for.",
         labels=("provider",),
     ),
+    "fareway_limited_total": Family(
+        kind=Kind.COUNTER,
+        help="Requests that a rate limit of ours refused, by the kind of limit.",
+        labels=("limit", "team"),
+    ),
     "fareway_wire_faults_total": Family(
         kind=Kind.COUNTER,
         help="Deviations from the wire format that were put right.",
@@ -163,6 +168,10 @@ WORKER_FAMILIES: Mapping[str, Family] = {
     ),
     "fareway_spool_unsynced_bytes": Family(
         kind=Kind.GAUGE, help="Bytes of the journal that are with the kernel and not yet on disk."
+    ),
+    "fareway_limits_divided_workers": Family(
+        kind=Kind.GAUGE,
+        help="Workers that hold limits by a share of their own, because Redis does not answer.",
     ),
     "fareway_workers": Family(
         kind=Kind.GAUGE, help="Workers whose numbers are in this scrape as they are now."

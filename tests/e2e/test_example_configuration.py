@@ -35,7 +35,6 @@ NOT_BUILT_YET = {
     "organisation.budget",
     "organisation.cost_tag_budgets.feature=search",
     "teams.payments.budget",
-    "teams.payments.limits",
     "teams.payments.projects.fraud.budget",
     "privacy.detect",
     "privacy.sinks.response_cache",

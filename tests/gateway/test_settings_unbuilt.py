@@ -8,12 +8,10 @@ from tests.gateway.settings_text import EXAMPLE, load_settings
 
 USES = {
     "provider kinds": ("providers: {g: {kind: groq}}", "providers.g.kind"),
-    "redis": ("storage: {redis: 'redis://h:6379/0'}", "storage.redis"),
     "postgresql": ("storage: {database: 'postgresql://u@h/d'}", "storage.database"),
     "content log": ("storage: {content_log: hashes}", "storage.content_log"),
     "stored objects": ("stored_objects: {enabled: true}", "stored_objects.enabled"),
     "budgets": ("teams: {t: {budget: {usd: 1}}}", "teams.t.budget"),
-    "limits": ("teams: {t: {projects: {p: {limits: {rpm: 1}}}}}", "teams.t.projects.p.limits"),
     "slas": (
         (
             "providers: {g: {kind: local, models: [{id: x, source: 'hf:a/b'}]}}\n"
