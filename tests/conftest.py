@@ -19,10 +19,18 @@ import hypothesis
 import pytest
 
 # Fixtures: real databases.
-from tests.support.postgres import postgres_server, postgres_url, shared_postgres
+from tests.support.postgres import (
+    ledger_template,
+    postgres_ledger_url,
+    postgres_server,
+    postgres_url,
+    shared_postgres,
+)
 from tests.support.redis import redis_server, redis_url, shared_redis
 
 __all__ = (
+    "ledger_template",
+    "postgres_ledger_url",
     "postgres_server",
     "postgres_url",
     "redis_server",

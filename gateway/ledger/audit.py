@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.ledger import schema
+from gateway.ledger.dialects import Lock, take
 
 _FIRST = bytes(32)
 
@@ -23,7 +24,8 @@ def append_audit(
     subject: str,
     details: Mapping[str, str | int | None],
 ) -> None:
-    """Write a line in the transaction that does what it tells."""
+    """Write a line in the transaction that does what it tells; from then on no other can."""
+    take(connection, Lock.AUDIT)
     table = schema.audit_log
     last = connection.execute(sa.select(table.c.hash).order_by(table.c.seq.desc()).limit(1))
     previous_hash = cast("bytes | None", last.scalar_one_or_none()) or _FIRST

@@ -124,12 +124,13 @@ def prepare(entries: Iterable[SpoolRecords | SpoolDamage]) -> Batch:
     return batch
 
 
-def book(batch: Batch, *, grace_s: float) -> Changes:
+def book(batch: Batch, *, grace_s: float, node: str = "") -> Changes:
     """Decide what becomes of every record of a batch that was looked up.
 
     Args:
         batch: Not used again.
         grace_s: Seconds past its lifetime after which an unsettled intent is lost.
+        node: Stands before the names of the directories.
     """
     changes = Changes(refused=batch.refused, budgets=BudgetDeltas(batch.matcher))
     sums = SettledSums()
@@ -168,7 +169,7 @@ def book(batch: Batch, *, grace_s: float) -> Changes:
         else:
             changes.refused.append((records[index], "settled without an intent"))
     sums.fold(changes.roll_ups)
-    changes.opened = _still_open(batch, taken, grace_s=grace_s)
+    changes.opened = _still_open(batch, taken, grace_s=grace_s, node=node)
     return changes
 
 
@@ -208,11 +209,11 @@ def _replace_lost(
     changes.roll_ups.add(booking.row_of(lost), cost_tag_ids, sign=-1)
 
 
-def _still_open(batch: Batch, taken: set[bytes], *, grace_s: float) -> list[Values]:
+def _still_open(batch: Batch, taken: set[bytes], *, grace_s: float, node: str) -> list[Values]:
     return [
         (
             intent.event_id,
-            records.directory,
+            node + records.directory,
             records.session,
             intent.at_us,
             booking.expires_at_us(intent, grace_s=grace_s),

@@ -5,8 +5,6 @@ Python sees integers and bytes; PostgreSQL gets its native types, SQLite the pla
 
 from __future__ import annotations
 
-import uuid
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +13,6 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from gateway.clock import from_microseconds, to_microseconds
 from gateway.ledger.records import AttemptStatus
 from pricing.usage import Quality
 
@@ -28,7 +25,10 @@ QUALITIES = tuple(Quality)
 
 
 class InstantUs(TypeDecorator[int]):
-    """Microseconds since the epoch: `timestamptz` on PostgreSQL, INTEGER on SQLite."""
+    """Microseconds since the epoch: `timestamptz` on PostgreSQL, INTEGER on SQLite.
+
+    Connections of `postgres` speak to the driver in microseconds too, so nothing is converted here.
+    """
 
     impl = sa.BigInteger
     cache_ok = True
@@ -40,19 +40,9 @@ class InstantUs(TypeDecorator[int]):
             sa.TIMESTAMP(timezone=True) if is_native else sa.BigInteger()
         )
 
-    def process_bind_param(self, value: int | None, dialect: Dialect) -> datetime | int | None:
-        """Give the database its native value."""
-        if value is None or dialect.name != "postgresql":
-            return value
-        return from_microseconds(value)
-
-    def process_result_value(self, value: datetime | int | None, dialect: Dialect) -> int | None:
-        """Give Python microseconds."""
-        return to_microseconds(value) if isinstance(value, datetime) else value
-
 
 class Id16(TypeDecorator[bytes]):
-    """16 bytes: `uuid` on PostgreSQL, BLOB on SQLite."""
+    """16 bytes: `uuid` on PostgreSQL, also there bytes to the driver; BLOB on SQLite."""
 
     impl = sa.LargeBinary
     cache_ok = True
@@ -63,18 +53,6 @@ class Id16(TypeDecorator[bytes]):
         return dialect.type_descriptor(
             postgresql.UUID(as_uuid=True) if is_native else sa.LargeBinary(16)
         )
-
-    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> uuid.UUID | bytes | None:
-        """Give the database its native value."""
-        if value is None or dialect.name != "postgresql":
-            return value
-        return uuid.UUID(bytes=value)
-
-    def process_result_value(
-        self, value: uuid.UUID | bytes | None, dialect: Dialect
-    ) -> bytes | None:
-        """Give Python bytes."""
-        return value.bytes if isinstance(value, uuid.UUID) else value
 
 
 class PicoTotal(TypeDecorator[int]):

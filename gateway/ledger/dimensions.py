@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from gateway.ledger import cost_tags, schema
 from gateway.ledger.booking import DimensionIds
+from gateway.ledger.dialects import insert_into
 from gateway.ledger.records import Intent
 
 CACHED_MAX = 50_000
@@ -126,8 +127,13 @@ class Dimensions:
         details: Mapping[str, object],
         key: tuple[str, ...],
     ) -> None:
-        connection.execute(insert(table).values(**name, **details).on_conflict_do_nothing())
         found = sa.select(table.c.id).where(*(table.c[column] == name[column] for column in name))
+        known = cast("int | None", connection.execute(found).scalar_one_or_none())
+        if known is None:
+            # Looked for first: on PostgreSQL an INSERT that does nothing uses up a number too.
+            added = insert_into(connection.dialect.name, table).values(**name, **details)
+            connection.execute(added.on_conflict_do_nothing())
+            known = cast("int", connection.execute(found).scalar_one())
         if len(self._ids) >= self._cached_max:
             self.forget()
-        self._ids[key] = connection.execute(found).scalar_one()
+        self._ids[key] = known

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import IntegrityError
 
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.ledger import schema
 from gateway.ledger.audit import append_audit
+from gateway.ledger.dialects import insert_into
 from gateway.ledger.errors import KeyConflict, UnknownKey
 from gateway.ledger.views import StoredKey
 
@@ -96,7 +96,9 @@ def load_all_keys(connection: sa.Connection) -> tuple[int, tuple[KeyRecord, ...]
 def _raise_revision(connection: sa.Connection) -> None:
     revision, _ = load_all_keys(connection)
     value = str(revision + 1)
-    statement = insert(schema.meta).values(name=_REVISION, value=value)
+    statement = insert_into(connection.dialect.name, schema.meta).values(
+        name=_REVISION, value=value
+    )
     connection.execute(
         statement.on_conflict_do_update(index_elements=["name"], set_={"value": value})
     )

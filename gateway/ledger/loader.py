@@ -21,8 +21,8 @@ import anyio.to_thread
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.clock import Clock
-from gateway.ledger.database import blocking_engine
-from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.database import blocking_twin
+from gateway.ledger.errors import DatabaseUnavailable, UnusableDatabase
 from gateway.ledger.rounds import LoaderLimits, LoaderStats, Rounds
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,8 @@ class Loader:
         self.turn = anyio.Lock()
         """Held during a round; other writers of this process take it to come in between."""
         self._limits = limits or LoaderLimits()
-        self._rounds = Rounds(blocking_engine(engine), spool_root, clock=clock, limits=self._limits)
+        self._database = blocking_twin(engine)
+        self._rounds = Rounds(self._database.engine, spool_root, clock=clock, limits=self._limits)
         self._stopping = anyio.Event()
         self._rest_s = self._limits.poll_s
 
@@ -64,7 +65,8 @@ class Loader:
         while not self._stopping.is_set():
             try:
                 behind = await self.load_round()
-            except DatabaseUnavailable as error:
+            except (DatabaseUnavailable, UnusableDatabase) as error:
+                # Also what only an administrator can mend: meanwhile requests go on.
                 _log.warning("loading waits %.2f s: %s", wait_s, error)
                 pause_s, wait_s = wait_s, min(2 * wait_s, self._limits.retry_s_max)
             else:
@@ -106,6 +108,7 @@ class Loader:
 
         Raises:
             DatabaseUnavailable: The database did not take the batch; it is still in the spool.
+            UnusableDatabase: Nor will it, until somebody mends it.
         """
         async with self.turn:
-            return await anyio.to_thread.run_sync(self._rounds.load)
+            return await anyio.to_thread.run_sync(self._database.run, self._rounds.load)

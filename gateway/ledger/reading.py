@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
 
 from gateway.ledger import migrate
-from gateway.ledger.database import prepare, sqlite_path
+from gateway.ledger.database import blocking_reader, is_postgresql, sqlite_path
 from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.faults import explaining
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -21,23 +21,27 @@ def read_ledger(database_url: str, run: Callable[[sa.Connection, *Ts], T], *argu
 
     Raises:
         DatabaseUnavailable: There is no ledger yet, it has another schema, or it did not answer.
-        UnsupportedDatabase: The URL names a back end that is not built.
+        UnusableDatabase: The server does not let us in, or has no such database.
+        UnsupportedDatabase: The URL is no database's, or a driver is missing.
     """
-    path = sqlite_path(database_url)
-    if not path.exists():
-        raise DatabaseUnavailable(f"there is no ledger at {path} yet; `fareway serve` makes one")
-    engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.NullPool)
-    prepare(engine, begin="BEGIN", is_read_only=True)
-    try:
-        with engine.begin() as connection:
+    if not is_postgresql(database_url) and not sqlite_path(database_url).exists():
+        raise DatabaseUnavailable(
+            f"there is no ledger at {sqlite_path(database_url)} yet; `fareway serve` makes one"
+        )
+    database = blocking_reader(database_url)
+
+    def read() -> T:
+        with database.engine.begin() as connection:
             stored = migrate.revision_of(connection)
             if stored != migrate.head():
                 raise DatabaseUnavailable(
-                    f"the ledger at {path} has schema {stored or 'none'}, this release needs "
+                    f"the ledger has schema {stored or 'none'}, this release needs "
                     f"{migrate.head()}; `fareway serve` brings it up to date"
                 )
             return run(connection, *arguments)
-    except OperationalError as error:
-        raise DatabaseUnavailable(f"the database did not answer: {error.orig}") from error
+
+    try:
+        with explaining():
+            return database.run(read)
     finally:
-        engine.dispose()
+        database.dispose()

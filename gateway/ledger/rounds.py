@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.clock import Clock
 from gateway.ledger import backlog, batches, budget_schema, schema, segment
 from gateway.ledger.adoption import Adoption, remove_dead
 from gateway.ledger.batches import Batch
-from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.faults import explained, is_refusal
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader, SpoolRecords
 from gateway.ledger.store import (
     Applied,
@@ -33,7 +33,7 @@ from gateway.ledger.store import (
 
 _log = logging.getLogger(__name__)
 _REFUSALS = (SQLAlchemyError, ArithmeticError, ValueError)
-"""What a database says to a row that it will never take."""
+"""What a database says to a row that it will never take, and, of the first, to other things."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +169,15 @@ class Rounds:
             self._store.forget()
             self._cursors = None
             return {path.name for path in self._directories()}
-        except OperationalError as error:
+        except SQLAlchemyError as error:
+            told = explained(error)
             self._store.forget()
+            # Whether a transaction was committed whose answer is lost, the cursors tell.
+            self._cursors = None
             self.stats.failed_rounds += 1
-            self.stats.failure = str(error.orig)
-            self._measure(self._cursors or {})
-            raise DatabaseUnavailable(f"the database did not answer: {error.orig}") from error
+            self.stats.failure = str(told)
+            self._measure({})
+            raise told from error
         self.stats.failure = ""
         return {chunk.name for chunk in taken.chunks if not chunk.is_at_end}
 
@@ -188,9 +191,9 @@ class Rounds:
         is_due = self._is_expiry_due() and all(chunk.is_at_end for chunk in chunks)
         try:
             applied = self._commit(taken, is_expiry_due=is_due)
-        except OperationalError:
-            raise
         except _REFUSALS as error:
+            if not is_refusal(error):
+                raise
             self._store.forget()
             _log.warning("the database refused a batch; booking it in parts: %s", error)
             applied = self._commit(taken, is_expiry_due=is_due, is_in_parts=True)
@@ -241,9 +244,9 @@ class Rounds:
             with connection.begin_nested():
                 batch = batches.prepare(entries)
                 return self._store.apply(connection, batch, now_us=now_us)
-        except OperationalError:
-            raise
         except _REFUSALS as error:
+            if not is_refusal(error):
+                raise
             self._store.forget()
             halves = _halves(entries)
             if not halves:

@@ -10,7 +10,6 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.auth.directory import KeyRecord
@@ -26,7 +25,7 @@ from gateway.budgets.messages import (
 from gateway.clock import Clock, uuid7_maker
 from gateway.ledger import budget_leases, budgets, keys, migrate
 from gateway.ledger.database import BUSY_S, reading_engine, writing_engine
-from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.faults import explaining
 from gateway.ledger.loader import Loader
 from gateway.ledger.recent import recent_requests
 from gateway.ledger.reports import spend_report
@@ -45,7 +44,7 @@ class LedgerService:
     """Owns the database: the one place that writes it while the gateway runs.
 
     Args:
-        database_url: `sqlite:///path`.
+        database_url: `sqlite:///path`, or `postgresql://user:password@host/database`.
         spool_root: Holds one directory per worker.
         clock: Time for keys and expiry.
         limits: Sizes and intervals of the loader.
@@ -246,16 +245,12 @@ class LedgerService:
         return await self._read(verify, self._spool_root)
 
     async def _write(self, run: Callable[[sa.Connection], T]) -> T:
-        try:
+        with explaining():
             # Between two rounds of the loader, which would hold the database's lock.
             async with self._loader.turn, self._writer.begin() as connection:
                 return await connection.run_sync(run)
-        except OperationalError as error:
-            raise DatabaseUnavailable(f"the database did not answer: {error.orig}") from error
 
     async def _read(self, run: Callable[[sa.Connection, *Ts], T], *arguments: *Ts) -> T:
-        try:
+        with explaining():
             async with self._reader.begin() as connection:
                 return await connection.run_sync(run, *arguments)
-        except OperationalError as error:
-            raise DatabaseUnavailable(f"the database did not answer: {error.orig}") from error

@@ -1,8 +1,8 @@
-"""The loader's hot statements as SQL text, written out once from the schema.
+"""The loader's hot statements as SQL text, written out once per dialect from the schema.
 
 SQLAlchemy's own execution of an INSERT with thousands of rows converts every value of every row
-by its column's type; on SQLite all of them already are what the driver takes. The text goes to
-the driver with tuples instead, a tenth of the cost.
+by its column's type; all of them already are what the drivers take. The text goes to the driver
+with tuples instead, a tenth of the cost.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from functools import cache
 from typing import cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects import postgresql
 
 from gateway.ledger import booking, roll_ups, schema
+from gateway.ledger.columns import Id16, InstantUs
+from gateway.ledger.dialects import POSTGRESQL, Insert, insert_into, text
 from gateway.ledger.roll_ups import RollUpTable
 
 IDS_MAX = 500
@@ -27,82 +28,113 @@ INTENT_COLUMNS = ("event_id", "directory", "session", "at_us", "expires_at_us", 
 
 
 @cache
-def insert_events() -> str:
+def insert_events(dialect: str) -> str:
     """Add entries, columns as in `booking.EVENT_COLUMNS`; a known one is an error."""
-    return _text(_insert(schema.spend_event, booking.EVENT_COLUMNS))
+    return text(_insert(dialect, schema.spend_event, booking.EVENT_COLUMNS), dialect)
 
 
 @cache
-def insert_intents() -> str:
+def insert_intents(dialect: str) -> str:
     """Add open attempts, columns as in `INTENT_COLUMNS`; a known one changes nothing."""
-    return _text(_insert(schema.attempt_intent, INTENT_COLUMNS).on_conflict_do_nothing())
+    statement = _insert(dialect, schema.attempt_intent, INTENT_COLUMNS)
+    return text(statement.on_conflict_do_nothing(), dialect)
 
 
 @cache
-def add_to_roll_up(one: RollUpTable) -> str:
+def add_to_roll_up(dialect: str, one: RollUpTable) -> str:
     """Add deltas to cells, columns as in its `key` and `roll_ups.SUM_COLUMNS`."""
-    return _add_sums(one.table, one.key)
+    return _add_sums(dialect, one.table, one.key)
 
 
 @cache
-def select_entries(count: int) -> str:
+def select_entries(dialect: str, count: int) -> str:
     """Entries of so many events, columns as in `booking.EVENT_COLUMNS`, lowest entry first."""
     table = schema.spend_event
     columns = [table.c[name] for name in booking.EVENT_COLUMNS]
     selected = cast("sa.Select[tuple[object]]", sa.select(*columns))
-    return _text(selected.where(_is_one_of(table, count)).order_by(table.c.entry))
+    return text(selected.where(_is_one_of(dialect, table, count)).order_by(table.c.entry), dialect)
 
 
 @cache
-def take_intents(count: int) -> str:
+def select_entries_between() -> str:
+    """The same on PostgreSQL for a list of ids, looked for between two instants only.
+
+    The months' partitions each have an index of their own to look into.
+    """
+    table = schema.spend_event
+    columns = [table.c[name] for name in booking.EVENT_COLUMNS]
+    selected = cast("sa.Select[tuple[object]]", sa.select(*columns))
+    is_between = table.c.at_us.between(
+        sa.bindparam("first", type_=InstantUs), sa.bindparam("last", type_=InstantUs)
+    )
+    chosen = selected.where(_is_one_of(POSTGRESQL, table, 0), is_between)
+    return text(chosen.order_by(table.c.entry), POSTGRESQL)
+
+
+@cache
+def take_intents(dialect: str, count: int) -> str:
     """Close those of so many events that are open; gives their payloads."""
     table = schema.attempt_intent
-    return _text(sa.delete(table).where(_is_one_of(table, count)).returning(table.c.payload))
+    closed = sa.delete(table).where(_is_one_of(dialect, table, count))
+    return text(closed.returning(table.c.payload), dialect)
 
 
 @cache
-def add_cursor() -> str:
+def add_cursor(dialect: str) -> str:
     """A directory's first cursor, columns as in `CURSOR_COLUMNS`; none when there is one."""
-    return _text(_insert(schema.spool_cursor, CURSOR_COLUMNS).on_conflict_do_nothing())
+    statement = _insert(dialect, schema.spool_cursor, CURSOR_COLUMNS)
+    return text(statement.on_conflict_do_nothing(), dialect)
 
 
 @cache
-def move_cursor() -> str:
+def move_cursor(dialect: str) -> str:
     """Set all but the directory where all are as given, columns as in `CURSOR_COLUMNS`."""
     table = schema.spool_cursor
     moved = sa.update(table).values(
         {name: sa.bindparam(f"to_{name}") for name in CURSOR_COLUMNS[1:]}
     )
-    return _text(moved.where(*(table.c[name] == sa.bindparam(name) for name in CURSOR_COLUMNS)))
+    stands = (table.c[name] == sa.bindparam(f"at_{name}") for name in CURSOR_COLUMNS)
+    return text(moved.where(*stands), dialect)
 
 
-def id_lists(event_ids: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:
-    """The ids, sorted, in lists of `FEW_IDS` or `IDS_MAX`, filled up with their last id.
+def id_lists(dialect: str, event_ids: Iterable[bytes]) -> Iterator[tuple[object, ...]]:
+    """The ids, sorted, as the parameters of statements made for `list_length` of each.
 
-    Two lengths only, so that the driver keeps the statements that it has parsed.
+    SQLite gets lists of `FEW_IDS` or `IDS_MAX`, filled up with their last id: two lengths only, so
+    that the driver keeps the statements that it has parsed. PostgreSQL takes an array.
     """
-    ordered = sorted(event_ids)
-    for start in range(0, len(ordered), IDS_MAX):
-        some = ordered[start : start + IDS_MAX]
+    if dialect == POSTGRESQL:
+        if ordered := sorted(event_ids):
+            yield (ordered,)
+        return
+    for some in some_at_once(event_ids):
         count = FEW_IDS if len(some) <= FEW_IDS else IDS_MAX
         yield (*some, *(some[-1:] * (count - len(some))))
 
 
-def _insert(table: sa.Table, columns: Sequence[str]) -> sqlite.Insert:
+def some_at_once(event_ids: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """The ids, sorted, at most `IDS_MAX` at a time, as many parameters as SQLite takes well."""
+    ordered = sorted(event_ids)
+    for start in range(0, len(ordered), IDS_MAX):
+        yield ordered[start : start + IDS_MAX]
+
+
+def _insert(dialect: str, table: sa.Table, columns: Sequence[str]) -> Insert:
     # A table of its own, because the text names columns in the order of the table.
-    ordered = [sa.column(name, sa.Integer) for name in columns]
-    return insert(sa.table(table.name, *ordered))
+    ordered = [sa.column(name, table.c[name].type) for name in columns]
+    return insert_into(dialect, sa.table(table.name, *ordered))
 
 
-def _add_sums(table: sa.Table, key: Sequence[str]) -> str:
-    statement = _insert(table, (*key, *roll_ups.SUM_COLUMNS))
+def _add_sums(dialect: str, table: sa.Table, key: Sequence[str]) -> str:
+    statement = _insert(dialect, table, (*key, *roll_ups.SUM_COLUMNS))
     added = {name: table.c[name] + statement.excluded[name] for name in roll_ups.SUM_COLUMNS}
-    return _text(statement.on_conflict_do_update(index_elements=list(key), set_=added))
+    summed = statement.on_conflict_do_update(index_elements=list(key), set_=added)
+    return text(summed, dialect)
 
 
-def _is_one_of(table: sa.Table, count: int) -> sa.ColumnElement[bool]:
+def _is_one_of(dialect: str, table: sa.Table, count: int) -> sa.ColumnElement[bool]:
+    """Whether an event's id is in a list of so many; of any length on PostgreSQL."""
+    if dialect == POSTGRESQL:
+        ids = sa.bindparam("ids", type_=postgresql.ARRAY(Id16))
+        return table.c.event_id == sa.any_(ids)
     return table.c.event_id.in_([sa.bindparam(f"id_{index}") for index in range(count)])
-
-
-def _text(statement: sa.ClauseElement) -> str:
-    return str(statement.compile(dialect=sqlite.dialect()))

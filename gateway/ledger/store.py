@@ -3,19 +3,20 @@
 The rule of exactly once: an event id has one entry 0. It is the settlement, or, when the writer
 died or the intent expired first, a lost entry with nothing booked and the exposure kept. Should a
 settlement still come after a lost entry, it becomes entry 1, once, and takes the lost one's place
-in every sum. Everything else with a known event id is a replay and changes nothing.
+in every sum. Everything else with a known event id is a replay and changes nothing. Loaders of
+several machines may book at once: rows that both would touch are taken before they are looked at.
 
 What needs no database is in `batches`: taking a batch apart and matching settlements to intents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from gateway.ledger import (
     batches,
@@ -33,6 +34,7 @@ from gateway.ledger.booking import DimensionIds, Values
 from gateway.ledger.budget_buckets import StoredBudget
 from gateway.ledger.budget_deltas import BudgetDeltas, BudgetMatcher, Owner, owner_of
 from gateway.ledger.cells import add_cells
+from gateway.ledger.dialects import add_rows, insert_into, is_postgresql
 from gateway.ledger.dimensions import Dimensions
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.records import Intent, decode
@@ -73,10 +75,12 @@ class Store:
 
     Args:
         grace_s: Seconds past its lifetime after which an unsettled intent is lost.
+        node: Stands before the directories' names, `Rounds.node`.
     """
 
-    def __init__(self, *, grace_s: float) -> None:
+    def __init__(self, *, grace_s: float, node: str = "") -> None:
         self._grace_s = grace_s
+        self._node = node
         self._dimensions = Dimensions()
         self._budgets: dict[int, StoredBudget] = {}
         self._matcher = BudgetMatcher()
@@ -100,9 +104,9 @@ class Store:
         """Book a batch; entries that cannot be booked go to quarantine with the reason."""
         batch.matcher = self._load_budgets(connection)
         self._look_up(connection, batch)
-        changes = batches.book(batch, grace_s=self._grace_s)
+        changes = batches.book(batch, grace_s=self._grace_s, node=self._node)
         budget_buckets.ensure(connection, self._budgets, changes.budgets.windows)
-        applied = _write(connection, changes, now_us=now_us)
+        applied = self._write(connection, changes, now_us=now_us)
         self._book_budgets(connection, changes.budgets)
         return applied
 
@@ -122,10 +126,14 @@ class Store:
         """Add to a batch what the database knows of its events, and the ids of its names."""
         self._dimensions.list_cost_tags(cost_tags.load_listed(connection))
         settled_ids = {settlement.event_id for settlement, _, _ in batch.settlements}
-        batch.known = _known_entries(connection, batch.intents.keys() | settled_ids)
+        # Whatever becomes of a settlement, its attempt is open no longer. First, because another
+        # machine's loader may just be giving it up: this waits for it, and then sees its entry.
+        taken = _take_intents(connection, settled_ids)
+        at_us = {event_id: intent.at_us for event_id, (intent, _, _) in batch.intents.items()}
+        at_us |= {intent.event_id: intent.at_us for intent in taken}
+        batch.known = _known_entries(connection, batch.intents.keys() | settled_ids, at_us)
         batch.lost_tags = self._tags_of_entries(connection, batch.known.values())
-        # Whatever becomes of a settlement, its attempt is open no longer.
-        for intent in _take_intents(connection, settled_ids):
+        for intent in taken:
             if intent.event_id not in batch.intents:
                 batch.add_open(intent)
         for name in batch.names.values():
@@ -155,7 +163,8 @@ class Store:
         self._dimensions.list_cost_tags(cost_tags.load_listed(connection))
         while intents := _open_intents(connection, condition):
             ids = {intent.event_id for intent in intents}
-            known = _known_entries(connection, ids)
+            at_us = {intent.event_id: intent.at_us for intent in intents}
+            known = _known_entries(connection, ids, at_us)
             rows: list[Values] = []
             roll_ups = RollUps()
             deltas = BudgetDeltas(matcher)
@@ -179,33 +188,34 @@ class Store:
             closed.add(Applied(events=len(rows), lost=len(rows)))
         return closed
 
+    def _write(self, connection: sa.Connection, changes: Changes, *, now_us: int) -> Applied:
+        """Insert, open attempts, keep aside what was refused, and roll up."""
+        if changes.opened:
+            intents = statements.insert_intents(connection.dialect.name)
+            connection.exec_driver_sql(intents, changes.opened)
+        quarantined = quarantine(connection, changes.refused, now_us=now_us, node=self._node)
+        _insert_events(connection, changes.rows, changes.roll_ups)
+        return Applied(events=len(changes.rows), replays=changes.replays, quarantined=quarantined)
+
 
 def _lost_row(intent: Intent, ids: DimensionIds, *, now_us: int) -> Values:
     lost = booking.lost_values(now_us=now_us, exposure_pico_usd=booking.exposure_of(intent))
     return (*booking.intent_values(intent, ids), 0, *lost)
 
 
-def _write(connection: sa.Connection, changes: Changes, *, now_us: int) -> Applied:
-    """Insert, roll up, open attempts, and keep aside what was refused."""
-    _insert_events(connection, changes.rows, changes.roll_ups)
-    if changes.opened:
-        connection.exec_driver_sql(statements.insert_intents(), changes.opened)
-    return Applied(
-        events=len(changes.rows),
-        replays=changes.replays,
-        quarantined=quarantine(connection, changes.refused, now_us=now_us),
-    )
-
-
-def load_cursors(connection: sa.Connection) -> dict[str, Cursor]:
-    """How far each directory is loaded."""
+def load_cursors(connection: sa.Connection, node: str = "") -> dict[str, Cursor]:
+    """How far each directory of a node is loaded, by the directory's name."""
     table = schema.spool_cursor
     rows = connection.execute(
-        sa.select(table.c.directory, table.c.number, table.c.offset_bytes, table.c.session)
+        sa.select(table.c.directory, table.c.number, table.c.offset_bytes, table.c.session).where(
+            table.c.directory.startswith(node, autoescape=True)
+        )
     )
     stored = cast("Sequence[tuple[str, int, int, bytes]]", rows.all())
     return {
-        directory: Cursor(number=number, offset_bytes=offset_bytes, session=session)
+        directory.removeprefix(node): Cursor(
+            number=number, offset_bytes=offset_bytes, session=session
+        )
         for directory, number, offset_bytes, session in stored
     }
 
@@ -215,15 +225,22 @@ def move_cursor(
 ) -> None:
     """Advance a cursor in the transaction that inserts what it passes.
 
+    Args:
+        connection: In that transaction.
+        directory: With its node.
+        before: Where it has to stand, None when there is none yet.
+        after: Where it stands then.
+
     Raises:
         StaleCursor: It does not stand at `before`; the transaction must be rolled back.
     """
+    dialect = connection.dialect.name
     to = (after.number, after.offset_bytes, after.session)
     if before is None:
-        moved = connection.exec_driver_sql(statements.add_cursor(), (directory, *to))
+        moved = connection.exec_driver_sql(statements.add_cursor(dialect), (directory, *to))
     else:
         at = (directory, before.number, before.offset_bytes, before.session)
-        moved = connection.exec_driver_sql(statements.move_cursor(), (*to, *at))
+        moved = connection.exec_driver_sql(statements.move_cursor(dialect), (*to, *at))
     is_moved = moved.rowcount == 1
     if not is_moved:
         raise StaleCursor(f"another loader reads {directory}")
@@ -234,12 +251,14 @@ def drop_cursor(connection: sa.Connection, directory: str, *, at: Cursor) -> Non
     connection.execute(sa.delete(schema.spool_cursor).where(_stands_at(directory, at)))
 
 
-def quarantine(connection: sa.Connection, refused: Iterable[Refused], *, now_us: int) -> int:
+def quarantine(
+    connection: sa.Connection, refused: Iterable[Refused], *, now_us: int, node: str = ""
+) -> int:
     """Keep what cannot be booked, as it lay in the spool; a replay adds nothing."""
     rows = [
         {
             "at_us": now_us,
-            "directory": entry.directory,
+            "directory": node + entry.directory,
             "session": entry.session,
             "number": entry.number,
             "offset_bytes": entry.start,
@@ -249,7 +268,8 @@ def quarantine(connection: sa.Connection, refused: Iterable[Refused], *, now_us:
         for entry, reason in refused
     ]
     if rows:
-        connection.execute(insert(schema.quarantine).on_conflict_do_nothing(), rows)
+        insert = insert_into(connection.dialect.name, schema.quarantine)
+        connection.execute(insert.on_conflict_do_nothing(), rows)
     return len(rows)
 
 
@@ -264,15 +284,34 @@ def _stands_at(directory: str, cursor: Cursor) -> sa.ColumnElement[bool]:
 
 
 def _known_entries(
-    connection: sa.Connection, event_ids: Iterable[bytes]
+    connection: sa.Connection, event_ids: AbstractSet[bytes], at_us: Mapping[bytes, int]
 ) -> dict[bytes, list[Values]]:
-    """Entries that events have already, lowest first, columns as in `booking.EVENT_COLUMNS`."""
+    """Entries that events have already, lowest first, columns as in `booking.EVENT_COLUMNS`.
+
+    Args:
+        connection: In the loader's transaction.
+        event_ids: Of these events.
+        at_us: When they began, as far as that is known: the months to look into on PostgreSQL.
+    """
+    dialect = connection.dialect.name
     known: dict[bytes, list[Values]] = {}
-    for ids in statements.id_lists(event_ids):
-        found = connection.exec_driver_sql(statements.select_entries(len(ids)), ids)
-        for row in cast("Sequence[Values]", found.all()):
-            known.setdefault(cast("bytes", row[0]), []).append(tuple(row))
+    if is_postgresql(connection):
+        dated = sorted(at_us.keys() & event_ids)
+        if dated:
+            instants = [at_us[event_id] for event_id in dated]
+            bounds = (dated, min(instants), max(instants))
+            found = connection.exec_driver_sql(statements.select_entries_between(), bounds)
+            _note(known, found)
+        event_ids = event_ids - at_us.keys()
+    for ids in statements.id_lists(dialect, event_ids):
+        found = connection.exec_driver_sql(statements.select_entries(dialect, len(ids)), ids)
+        _note(known, found)
     return known
+
+
+def _note(known: dict[bytes, list[Values]], found: sa.CursorResult[Any]) -> None:
+    for row in cast("Sequence[Values]", found.all()):
+        known.setdefault(cast("bytes", row[0]), []).append(tuple(row))
 
 
 def _owners(connection: sa.Connection, event_ids: Iterable[bytes]) -> dict[bytes, Owner]:
@@ -280,14 +319,14 @@ def _owners(connection: sa.Connection, event_ids: Iterable[bytes]) -> dict[bytes
     event, team, project = schema.spend_event, schema.team, schema.project
     key, tags = schema.api_key_name, schema.tag_set
     owners: dict[bytes, Owner] = {}
-    for ids in statements.id_lists(event_ids):
+    for ids in statements.some_at_once(event_ids):
         found = connection.execute(
             sa.select(event.c.event_id, team.c.name, project.c.name, key.c.key_id, tags.c.tags)
             .join(team, team.c.id == event.c.team_id)
             .join(project, project.c.id == event.c.project_id)
             .join(key, key.c.id == event.c.key_id)
             .join(tags, tags.c.id == event.c.cost_tags_id)
-            .where(event.c.event_id.in_(set(ids)))
+            .where(event.c.event_id.in_(ids))
         ).all()
         for event_id, team_name, project_name, key_id, pairs in cast("Sequence[_Owned]", found):
             cost_tags = tuple((name, value) for name, value in pairs)
@@ -300,18 +339,22 @@ _Owned = tuple[bytes, str, str, str, Sequence[tuple[str, str]]]
 
 def _take_intents(connection: sa.Connection, event_ids: Iterable[bytes]) -> list[Intent]:
     """Close those of the events that are open in the database, and give what they are."""
+    dialect = connection.dialect.name
     return [
         intent
-        for ids in statements.id_lists(event_ids)
-        for intent in _decoded(connection.exec_driver_sql(statements.take_intents(len(ids)), ids))
+        for ids in statements.id_lists(dialect, event_ids)
+        for intent in _decoded(
+            connection.exec_driver_sql(statements.take_intents(dialect, len(ids)), ids)
+        )
     ]
 
 
 def _open_intents(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> list[Intent]:
-    """Some open intents that match, oldest first."""
+    """Some open intents that match, oldest first; none that another loader just takes."""
     table = schema.attempt_intent
     statement = sa.select(table.c.payload).where(condition).order_by(table.c.event_id)
-    return _decoded(connection.execute(statement.limit(statements.IDS_MAX)))
+    some = statement.limit(statements.IDS_MAX).with_for_update(skip_locked=True)
+    return _decoded(connection.execute(some))
 
 
 def _decoded(found: sa.CursorResult[tuple[object, ...]]) -> list[Intent]:
@@ -321,9 +364,16 @@ def _decoded(found: sa.CursorResult[tuple[object, ...]]) -> list[Intent]:
 
 
 def _insert_events(connection: sa.Connection, rows: list[Values], roll_ups: RollUps) -> None:
-    """Insert new entries and add what they sum up to; under the write lock none can be known."""
+    """Insert new entries and add what they sum up to; none of them is known."""
     if not rows:
         return
-    connection.exec_driver_sql(statements.insert_events(), rows)
+    dialect = connection.dialect.name
+    add_rows(
+        connection,
+        statements.insert_events(dialect),
+        schema.spend_event,
+        booking.EVENT_COLUMNS,
+        rows,
+    )
     add_cells(connection, roll_ups)
     periods.note_late(connection, rows)

@@ -29,8 +29,11 @@ from tests.gateway.ledger_samples import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def url(tmp_path) -> str:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(tmp_path, request) -> str:
+    """An empty ledger on each of the two databases."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres_ledger_url")
     return make_database(tmp_path)
 
 

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.ledger import schema, segment
-from gateway.ledger.database import blocking_engine, sqlite_path
-from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.database import Blocking, blocking_twin, sqlite_path
+from gateway.ledger.errors import DatabaseUnavailable, UnusableDatabase
 from gateway.ledger.loader import Loader
 from gateway.ledger.records import encode
 from gateway.ledger.rounds import LoaderLimits, Rounds
@@ -33,8 +33,11 @@ from tests.gateway.ledger_samples import (
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def url(tmp_path) -> str:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(tmp_path, request) -> str:
+    """An empty ledger on each of the two databases."""
+    if request.param == "postgresql":
+        return request.getfixturevalue("postgres_ledger_url")
     return make_database(tmp_path)
 
 
@@ -219,8 +222,9 @@ async def test_a_writer_that_came_and_died_between_two_rounds_is_adopted_too(url
         assert await totals(engine) == (2, 0, 14_000_000)
 
 
-async def test_a_locked_database_only_lets_the_backlog_grow(url, root, time):
+async def test_a_locked_database_only_lets_the_backlog_grow(tmp_path, root, time):
     """GW-091: an outage loses nothing and counts nothing twice."""
+    url = make_database(tmp_path)
     writer = open_spool(root / "w", clock=time.clock)
     writer.append(intent(1))
     writer.append(settlement(1))
@@ -266,7 +270,7 @@ async def test_an_outage_in_the_middle_of_a_batch_is_no_poison(url, root, time):
         async with engine.begin() as connection:
             await connection.exec_driver_sql("ALTER TABLE spend_event RENAME TO away")
         loader = Loader(engine, root, clock=time.clock)
-        with pytest.raises(DatabaseUnavailable):
+        with pytest.raises((DatabaseUnavailable, UnusableDatabase)):
             await loader.load_round()
         async with engine.begin() as connection:
             await connection.exec_driver_sql("ALTER TABLE away RENAME TO spend_event")
@@ -286,7 +290,7 @@ async def test_an_outage_while_booking_one_by_one_is_no_poison(url, root, time):
         async with engine.begin() as connection:
             await connection.exec_driver_sql("DROP TABLE rollup_day")
         loader = Loader(engine, root, clock=time.clock)
-        with pytest.raises(DatabaseUnavailable):
+        with pytest.raises((DatabaseUnavailable, UnusableDatabase)):
             await loader.load_round()
         assert await totals(engine) == (0, 0, 0)
     await writer.close()
@@ -299,8 +303,8 @@ async def test_no_spool_root_is_nothing_to_do(url, root, time):
         assert loader.stats.events == 0
 
 
-def flush(rounds: Rounds) -> None:
-    while rounds.load():
+def flush(database: Blocking, rounds: Rounds) -> None:
+    while database.run(rounds.load):
         pass
 
 
@@ -318,15 +322,14 @@ async def test_a_writer_that_comes_before_the_directory_is_removed_keeps_it(url,
     await writer.close()
     writers = []
     async with open_engine(url) as engine:
-        loader = DisturbedRounds(
-            blocking_engine(engine), root, clock=time.clock, limits=LoaderLimits()
-        )
+        twin = blocking_twin(engine)
+        loader = DisturbedRounds(twin.engine, root, clock=time.clock, limits=LoaderLimits())
         loader.disturb = lambda: writers.append(open_spool(root / "w", session=2, clock=time.clock))
-        flush(loader)
+        flush(twin, loader)
         loader.disturb = lambda: None
         writers[0].append(intent(2))
         writers[0].append(settlement(2))
-        flush(loader)
+        flush(twin, loader)
         assert (await totals(engine))[0] == 2
     await writers[0].close()
 
@@ -336,9 +339,8 @@ async def test_what_a_writer_wrote_and_died_before_the_removal_is_not_removed(ur
     writer.append(intent(1))
     await writer.close()
     async with open_engine(url) as engine:
-        loader = DisturbedRounds(
-            blocking_engine(engine), root, clock=time.clock, limits=LoaderLimits()
-        )
+        twin = blocking_twin(engine)
+        loader = DisturbedRounds(twin.engine, root, clock=time.clock, limits=LoaderLimits())
 
         def come_and_die() -> None:
             loader.disturb = lambda: None
@@ -348,7 +350,7 @@ async def test_what_a_writer_wrote_and_died_before_the_removal_is_not_removed(ur
             other._lock.release()
 
         loader.disturb = come_and_die
-        flush(loader)
-        flush(loader)
+        flush(twin, loader)
+        flush(twin, loader)
         assert (await totals(engine))[0] == 2
         assert not (root / "w").exists()

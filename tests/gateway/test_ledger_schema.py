@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from importlib.resources import files
 
@@ -17,21 +17,24 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.schema import CreateTable
 
 from gateway.clock import from_microseconds, to_microseconds
 from gateway.ledger import migrate, schema
-from gateway.ledger.columns import (
-    Id16,
-    InstantUs,
-    PicoTotal,
+from gateway.ledger.columns import PicoTotal
+from gateway.ledger.database import (
+    blocking_writer,
+    migrating_engine,
+    reading_engine,
+    sqlite_path,
+    writing_engine,
 )
-from gateway.ledger.database import migrating_engine, reading_engine, sqlite_path, writing_engine
 from gateway.ledger.errors import DatabaseUnavailable, UnsupportedDatabase, UnusableDatabase
 from gateway.ledger.loader import Loader
 from tests.gateway.ledger_samples import (
+    NOON_US,
     FakeClock,
     fetch,
     intent,
@@ -40,6 +43,7 @@ from tests.gateway.ledger_samples import (
     open_spool,
     settlement,
 )
+from tests.support.postgres import fetch as fetch_rows
 
 
 def tables(url: str) -> set[str]:
@@ -190,28 +194,40 @@ def test_postgresql_gets_its_native_types():
 
 
 @given(st.integers(0, 2**53 - 1))
-def test_instants_survive_both_databases_exactly(at_us):
+def test_instants_keep_their_microseconds(at_us):
     assert to_microseconds(from_microseconds(at_us)) == at_us
-    for dialect in (postgresql.dialect(), sqlite.dialect()):
-        bound = InstantUs().process_bind_param(at_us, dialect)
-        assert isinstance(bound, datetime) == (dialect.name == "postgresql")
-        assert InstantUs().process_result_value(bound, dialect) == at_us
 
 
-@given(st.binary(min_size=16, max_size=16))
-def test_ids_survive_both_databases_exactly(value):
-    for dialect in (postgresql.dialect(), sqlite.dialect()):
-        bound = Id16().process_bind_param(value, dialect)
-        assert isinstance(bound, uuid.UUID) == (dialect.name == "postgresql")
-        assert Id16().process_result_value(bound, dialect) == value
+@pytest.mark.parametrize("at_us", [0, 1, NOON_US, 2**53 - 1, 4_102_444_799_999_999])
+def test_postgresql_gives_back_exactly_the_instants_and_ids_that_it_got(postgres_ledger_url, at_us):
+    database = blocking_writer(postgres_ledger_url)
+    table = schema.attempt_intent
+    row = {
+        "event_id": bytes(range(16)),
+        "directory": "w",
+        "session": b"",
+        "at_us": at_us,
+        "expires_at_us": at_us,
+        "payload": b"",
+    }
+
+    def write_and_read() -> tuple[object, ...]:
+        with database.engine.begin() as connection:
+            connection.execute(sa.insert(table), row)
+            found = sa.select(table.c.at_us, table.c.event_id).where(table.c.at_us == at_us)
+            return tuple(connection.execute(found).one())
+
+    try:
+        assert database.run(write_and_read) == (at_us, bytes(range(16)))
+    finally:
+        database.dispose()
+    stored = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)
+    found = fetch_rows(postgres_ledger_url, "SELECT at_us, event_id::text FROM attempt_intent")
+    assert found == [(stored, str(uuid.UUID(bytes=bytes(range(16)))))]
 
 
-def test_unknown_stays_unknown_on_both_databases():
-    for dialect in (postgresql.dialect(), sqlite.dialect()):
-        assert InstantUs().process_bind_param(None, dialect) is None
-        assert Id16().process_bind_param(None, dialect) is None
-        for kind in (InstantUs(), Id16(), PicoTotal()):
-            assert kind.process_result_value(None, dialect) is None
+def test_unknown_totals_stay_unknown():
+    assert PicoTotal().process_result_value(None, postgresql.dialect()) is None
 
 
 def test_totals_are_integers_whatever_the_database_gives():

@@ -2,6 +2,7 @@
 
     def test_something(postgres_url):         # an empty database of its own, gone afterwards
         url = postgres_url
+    def test_the_ledger(postgres_ledger_url): # the same with the newest schema in it
     def test_an_outage(postgres_server):      # a server of its own, to stop, kill and start again
         url = postgres_server.create_database()
         postgres_server.kill()
@@ -36,6 +37,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
+from gateway.ledger import migrate
 from tests.support.server_keeper import Kept, keep
 
 VARIABLE = "FAREWAY_TEST_POSTGRES_URL"
@@ -288,6 +290,23 @@ def shared_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def postgres_url(shared_postgres: str) -> Iterator[str]:
     """URL of an empty database, `postgresql://user@host:port/name`, dropped afterwards."""
     url = create_database(shared_postgres)
+    yield url
+    drop_database(shared_postgres, url)
+
+
+@pytest.fixture(scope="session")
+def ledger_template(shared_postgres: str) -> Iterator[str]:
+    """Name of a database with the ledger's newest schema, to make others from."""
+    url = create_database(shared_postgres)
+    migrate.upgrade(url)
+    yield urlsplit(url).path[1:]
+    drop_database(shared_postgres, url)
+
+
+@pytest.fixture
+def postgres_ledger_url(shared_postgres: str, ledger_template: str) -> Iterator[str]:
+    """URL of an empty ledger, dropped afterwards."""
+    url = create_database(shared_postgres, ledger_template)
     yield url
     drop_database(shared_postgres, url)
 
