@@ -207,7 +207,7 @@ def test_a_database_that_is_not_built_is_broken(tmp_path):
     other = load_settings('storage: {database: "postgresql://u@h/d"}\n', base_dir=tmp_path)
     found = doctor.check_database(other)
     assert found.verdict is Verdict.BROKEN
-    assert "PostgreSQL is not built yet" in found.detail
+    assert "must be sqlite" in found.detail
 
 
 def gateway_at(folder, answer):

@@ -26,6 +26,7 @@ import pwd
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 import uuid
@@ -83,29 +84,24 @@ def postgres_programs() -> Path:
 
 
 class PostgresServer:
-    """A server of our own on loopback.
+    """A server of our own on loopback, in a folder of its own that `remove` removes.
 
-    Args:
-        folder: Its home; made and owned by this object.
+    Not in one of the tests' own folders: other users may not look into those, and a later run of
+    the tests may tidy them away.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._data = folder / "data"
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="fareway-postgres-"))
+        self._data = self.folder / "data"
         self._programs = postgres_programs()
         self._user = _UNPRIVILEGED if os.geteuid() == 0 else ""
         self._kept: Kept | None = None
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             self.port: int = sock.getsockname()[1]
-        folder.mkdir(parents=True)
         if self._user:
             entry = pwd.getpwnam(self._user)
-            os.chown(folder, entry.pw_uid, entry.pw_gid)
-            for parent in folder.parents:
-                # Only to walk through, and only where the tests' own folders forbid it.
-                if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-                    parent.chmod(parent.stat().st_mode | 0o011)
+            os.chown(self.folder, entry.pw_uid, entry.pw_gid)
         self._initialise()
 
     @property
@@ -140,6 +136,11 @@ class PostgresServer:
             self.thaw()
             self._kept.end()
             self._kept = None
+
+    def remove(self) -> None:
+        """Stop the server and remove its folder."""
+        self.stop()
+        shutil.rmtree(self.folder)
 
     def kill(self) -> None:
         """SIGKILL of the server: the next start has to recover."""
@@ -194,15 +195,14 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[PostgresServer]:
-    """A new server in a folder that does not exist yet; both are gone afterwards."""
-    server = PostgresServer(folder)
+def running() -> Iterator[PostgresServer]:
+    """A new server, gone afterwards."""
+    server = PostgresServer()
     try:
         server.start()
         yield server
     finally:
-        server.stop()
-        shutil.rmtree(server.folder)
+        server.remove()
 
 
 def in_thread(run: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -275,13 +275,13 @@ def with_user(url: str, user: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def shared_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def shared_postgres() -> Iterator[str]:
     """URL of the server that this process's tests share, as a role that may create databases."""
     given = os.environ.get(VARIABLE)
     if given:
         yield given
         return
-    with running(tmp_path_factory.mktemp("postgres") / "server") as server:
+    with running() as server:
         execute(server.url, "CREATE ROLE needs_password")  # see `_RULES`
         yield server.url
 
@@ -312,7 +312,7 @@ def postgres_ledger_url(shared_postgres: str, ledger_template: str) -> Iterator[
 
 
 @pytest.fixture
-def postgres_server(tmp_path: Path) -> Iterator[PostgresServer]:
+def postgres_server() -> Iterator[PostgresServer]:
     """A running server of the test's own, to be stopped, killed and started at will."""
-    with running(tmp_path / "postgres-server") as server:
+    with running() as server:
         yield server
