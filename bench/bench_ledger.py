@@ -256,7 +256,7 @@ def time_bare_load(folder: Path, records: list[Record]) -> float:
     began = time.process_time()
     for start in range(0, len(rows), batch):
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(statements.insert_events(), rows[start : start + batch])
+        connection.executemany(statements.insert_events("sqlite"), rows[start : start + batch])
         connection.execute("COMMIT")
     spent_s = time.process_time() - began
     connection.close()
