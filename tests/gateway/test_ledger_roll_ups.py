@@ -6,10 +6,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from alembic import command
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.ledger import cost_tags, migrate, schema, tag_sums
-from gateway.ledger.database import migrating_engine
+from gateway.ledger.database import migrating_engine, writing_engine
 from gateway.ledger.loader import Loader
 from gateway.ledger.records import CostLine, decode, encode
 from gateway.ledger.roll_ups import ROLL_UPS
@@ -302,7 +301,7 @@ async def test_sums_of_an_older_schema_are_converted_exactly(tmp_path):
 
 async def test_sums_of_an_older_schema_are_converted_exactly_on_postgresql(tmp_path, postgres_url):
     url = await booked(tmp_path, SAMPLES)
-    engine = create_async_engine(postgres_url.replace("postgresql://", "postgresql+asyncpg://"))
+    engine = writing_engine(postgres_url)
 
     def move(connection, run, revision):
         config = migrate._config(connection)
