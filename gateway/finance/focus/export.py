@@ -18,12 +18,20 @@ import sqlalchemy as sa
 from gateway.finance.focus import ledger_sums, row_map
 from gateway.finance.focus.charges import Charge
 from gateway.finance.focus.errors import BadOrder
-from gateway.finance.focus.inputs import PendingSum, UsageSum
+from gateway.finance.focus.inputs import LateUsage, PendingSum, UsageSum
 from gateway.finance.focus.invoices import FinanceSource, PeriodClose, Spread
-from gateway.finance.focus.order import ExportOrder, Parties, Profile, billing_period
+from gateway.finance.focus.ledger_sums import Counted, Wanted
+from gateway.finance.focus.order import (
+    ExportOrder,
+    Parties,
+    Profile,
+    billing_months,
+    billing_period,
+)
 from gateway.finance.focus.profiles import Line, Teller, teller
 from gateway.finance.focus.pseudonyms import Names
 from gateway.finance.focus.version_1_4 import PeriodRow
+from gateway.ledger.periods import month_of
 
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
@@ -104,6 +112,9 @@ class Export:
         tell = teller(self.order.profile, parties=self.parties, names=self.names, spread=spread)
         for start_us, end_us in ledger_sums.periods(connection, self.order):
             yield self._told(self._period(connection, start_us, end_us), tell)
+        for charges, digested in self._late(connection):
+            self._digest.update(digested)
+            yield self._told(charges, tell)
         yield self._told(list(self.source.charges(self.order.from_us, self.order.to_us)), tell)
         yield self._told([row_map.adjustment(one) for one in spread.left()], tell)
 
@@ -132,21 +143,46 @@ class Export:
         for start_us, end_us in ledger_sums.periods(connection, order):
             for found in self._usage(connection, start_us, end_us):
                 spread.count(row_map.usage(found))
+        for charges, _ in self._late(connection):
+            for charge in charges:
+                spread.count(charge)
         for charge in self.source.charges(order.from_us, order.to_us):
             spread.count(charge)
         return spread
 
+    def _wanted(self, counted: Counted = Counted.IN_TIME, period: str = "") -> Wanted:
+        return Wanted(with_keys=self.order.with_keys, counted=counted, period=period)
+
     def _usage(self, connection: sa.Connection, start_us: int, end_us: int) -> list[UsageSum]:
-        with_keys = self.order.with_keys
-        return ledger_sums.usage_sums(connection, start_us, end_us, with_keys=with_keys)
+        return ledger_sums.usage_sums(connection, start_us, end_us, self._wanted())
 
     def _period(self, connection: sa.Connection, start_us: int, end_us: int) -> list[Charge]:
         used = self._usage(connection, start_us, end_us)
-        waiting = ledger_sums.pending_sums(
-            connection, start_us, end_us, with_keys=self.order.with_keys
-        )
+        waiting = ledger_sums.pending_sums(connection, start_us, end_us, self._wanted())
         self._digest_of(used, waiting)
         return [*map(row_map.usage, used), *map(row_map.pending, waiting)]
+
+    def _late(self, connection: sa.Connection) -> Iterator[tuple[list[Charge], bytes]]:
+        """What came when its month was closed, by charge period, with what it adds to the digest.
+
+        It is billed in the months of the range whose first instant lies in it.
+        """
+        order = self.order
+        for month_us in billing_months(order.from_us, order.to_us):
+            period = month_of(month_us)
+            for start_us, end_us in ledger_sums.late_periods(connection, period, order.grain_us):
+                late = self._wanted(Counted.LATE, period)
+                replaced = self._wanted(Counted.REPLACED, period)
+                used = ledger_sums.usage_sums(connection, start_us, end_us, late)
+                waiting = ledger_sums.pending_sums(connection, start_us, end_us, late)
+                back = ledger_sums.pending_sums(connection, start_us, end_us, replaced)
+                taken = [LateUsage(usage=one, billing_us=month_us) for one in used]
+                charges = [
+                    *map(row_map.correction, taken),
+                    *(row_map.late_pending(one, month_us) for one in waiting),
+                    *(row_map.late_pending(one, month_us, is_taken_back=True) for one in back),
+                ]
+                yield charges, _canonical([period, used, waiting, back]) + b"\n"
 
     def _digest_of(self, used: Sequence[UsageSum], waiting: Sequence[PendingSum]) -> None:
         for one in (*used, *waiting):

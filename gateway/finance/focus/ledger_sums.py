@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from enum import StrEnum
 from typing import Any, Protocol, cast
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from gateway.finance.focus.inputs import PendingSum, UsageSum
 from gateway.finance.focus.order import ExportOrder
 from gateway.ledger import schema
 from gateway.ledger.columns import QUALITIES, QUALITY_CODES, STATUS_CODES
+from gateway.ledger.finance_tables import late_entry
 from gateway.ledger.price_label import is_nominal, plain_version
 from gateway.ledger.records import AttemptStatus
 from pricing.money import Rate
@@ -48,53 +50,96 @@ _privacy = schema.tag_set.alias("privacy")
 _cost = schema.tag_set.alias("cost")
 
 
-def first_at_us(connection: sa.Connection, from_us: int, to_us: int) -> int | None:
-    """When the first event of a range began, microseconds since the epoch; None for no event."""
-    statement = sa.select(sa.func.min(_event.c.at_us)).where(*_between(from_us, to_us))
-    return cast("int | None", connection.execute(statement).scalar_one())
+class Counted(StrEnum):
+    """Which entries of a range are summed."""
+
+    IN_TIME = "in_time"
+    """Those that are counted in the month in which they happened: of each event the highest."""
+    LATE = "late"
+    """Those that came when their month was closed, and are counted in a later one."""
+    REPLACED = "replaced"
+    """Those that a late one took the place of; the later month takes them back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is summed.
+
+    Attributes:
+        with_keys: Whether keys are told apart.
+        counted: Which entries.
+        period: For late ones and those that they replace: the month (`YYYY-MM`) they count in.
+    """
+
+    with_keys: bool
+    counted: Counted = Counted.IN_TIME
+    period: str = ""
 
 
 def periods(connection: sa.Connection, order: ExportOrder) -> Iterator[tuple[int, int]]:
     """Charge periods of a range that have events: first instant, and the first one after it."""
-    at_us = order.from_us
+    within = (_event.c.at_us < order.to_us,)
+    return _periods(connection, _event.c.at_us, within, order.from_us, order.grain_us)
+
+
+def late_periods(
+    connection: sa.Connection, period: str, grain_us: int
+) -> Iterator[tuple[int, int]]:
+    """Charge periods of which something is counted in a later month, which is `period`."""
+    within = (late_entry.c.booked_period == period,)
+    return _periods(connection, late_entry.c.at_us, within, 0, grain_us)
+
+
+def _periods(
+    connection: sa.Connection,
+    column: sa.Column[int],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    from_us: int,
+    grain_us: int,
+) -> Iterator[tuple[int, int]]:
+    at_us = from_us
     while True:
-        found_us = first_at_us(connection, at_us, order.to_us)
+        first = sa.select(sa.func.min(column)).where(column >= at_us, *conditions)
+        found_us = cast("int | None", connection.execute(first).scalar_one())
         if found_us is None:
             return
-        start_us = found_us - found_us % order.grain_us
-        at_us = start_us + order.grain_us
+        start_us = found_us - found_us % grain_us
+        at_us = start_us + grain_us
         yield start_us, at_us
 
 
 def usage_sums(
-    connection: sa.Connection, start_us: int, end_us: int, *, with_keys: bool
+    connection: sa.Connection, start_us: int, end_us: int, wanted: Wanted
 ) -> list[UsageSum]:
     """What was metered and priced in a charge period, in an order of its own that never changes."""
     lines = _lines(connection)
     is_first = sa.and_(lines.number == 0, _event.c.attempt == 1)
     read: _Columns = [
-        *_dimensions(with_keys=with_keys),
+        *_dimensions(with_keys=wanted.with_keys),
         _event.c.price_version,
         _event.c.quality,
-        *(lines.values[name].label(name) for name in ("meter", "rate", "per")),
+        *(lines.values[name].label(name) for name in _LINE if name not in _LINE_SUMS),
         lines.values["units"].label("units"),
         lines.values["cost"].label("line_cost"),
+        sa.func.coalesce(lines.values["list_cost"], 0).label("list_cost"),
         _tokens().label("tokens"),
         sa.case((is_first, 1), else_=0).label("is_first"),
     ]
     chosen = cast("_Select", sa.select(*read))
     inner = (
         chosen.select_from(_event.join(lines.source, sa.true()))
-        .where(*_counting(start_us, end_us))
+        .where(*_counting(start_us, end_us, wanted))
         .subquery()
     )
-    statement = _named(_grouped(inner, "units", "line_cost", "tokens"), with_keys=with_keys)
+    statement = _named(
+        _grouped(inner, "units", "line_cost", "list_cost", "tokens"), with_keys=wanted.with_keys
+    )
     rows = cast("Sequence[_UsageRow]", connection.execute(statement).all())
     return sorted((_usage_sum(row, start_us, end_us) for row in rows), key=_usage_key)
 
 
 def pending_sums(
-    connection: sa.Connection, start_us: int, end_us: int, *, with_keys: bool
+    connection: sa.Connection, start_us: int, end_us: int, wanted: Wanted
 ) -> list[PendingSum]:
     """Attempts of a charge period whose price or bill is unknown."""
     is_unpriced = _event.c.cost_pico_usd.is_(None)
@@ -102,7 +147,7 @@ def pending_sums(
     # A first attempt with lines counts where its usage is.
     is_first = sa.and_(_event.c.attempt == 1, sa.cast(_event.c.lines, sa.Text) == _NO_LINES)
     read: _Columns = [
-        *_dimensions(with_keys=with_keys),
+        *_dimensions(with_keys=wanted.with_keys),
         _event.c.quality,
         sa.case((is_unpriced, 1), else_=0).label("is_unpriced"),
         _tokens().label("tokens"),
@@ -110,9 +155,9 @@ def pending_sums(
         sa.case((is_first, 1), else_=0).label("is_first"),
     ]
     chosen = cast("_Select", sa.select(*read))
-    conditions = (*_counting(start_us, end_us), sa.or_(is_unpriced, is_unknown))
+    conditions = (*_counting(start_us, end_us, wanted), sa.or_(is_unpriced, is_unknown))
     inner = chosen.where(*conditions).subquery()
-    statement = _named(_grouped(inner, "tokens", "exposure"), with_keys=with_keys)
+    statement = _named(_grouped(inner, "tokens", "exposure"), with_keys=wanted.with_keys)
     rows = cast("Sequence[_PendingRow]", connection.execute(statement).all())
     found = [_pending_sum(row, start_us, end_us) for row in rows]
     return sorted(
@@ -124,19 +169,30 @@ _NO_LINES = "[]"
 _PLACES = ("team_id", "project_id", "key_id", "deployment_id", "tags_id", "cost_tags_id")
 
 
-def _between(from_us: int, to_us: int) -> tuple[sa.ColumnElement[bool], ...]:
-    return _event.c.at_us >= from_us, _event.c.at_us < to_us
-
-
-def _counting(from_us: int, to_us: int) -> tuple[sa.ColumnElement[bool], ...]:
-    """Entries of a range that count: of each event the highest one."""
-    later = _event.alias("later")
+def _counting(from_us: int, to_us: int, wanted: Wanted) -> tuple[sa.ColumnElement[bool], ...]:
+    """Conditions for the entries of a range that are wanted."""
+    within = (_event.c.at_us >= from_us, _event.c.at_us < to_us)
+    late = late_entry
+    if wanted.counted is Counted.LATE:
+        is_late = late.c.entry == _event.c.entry
+        return *within, _has_late(late, is_late, late.c.booked_period == wanted.period)
+    if wanted.counted is Counted.REPLACED:
+        is_lower = late.c.entry > _event.c.entry
+        return *within, _has_late(late, is_lower, late.c.booked_period == wanted.period)
+    higher = _event.alias("higher")
     is_superseded = sa.exists().where(
-        later.c.event_id == _event.c.event_id,
-        later.c.at_us == _event.c.at_us,
-        later.c.entry > _event.c.entry,
+        higher.c.event_id == _event.c.event_id,
+        higher.c.at_us == _event.c.at_us,
+        higher.c.entry > _event.c.entry,
+        ~sa.exists()
+        .where(late.c.event_id == higher.c.event_id, late.c.entry == higher.c.entry)
+        .correlate(higher),
     )
-    return *_between(from_us, to_us), ~is_superseded
+    return *within, ~_has_late(late, late.c.entry == _event.c.entry), ~is_superseded
+
+
+def _has_late(late: sa.Table, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    return sa.exists().where(late.c.event_id == _event.c.event_id, *conditions).correlate(_event)
 
 
 def _dimensions(*, with_keys: bool) -> list[sa.ColumnElement[int]]:
@@ -192,8 +248,9 @@ class _Lines:
     number: sa.ColumnElement[int]
 
 
-_LINE = ("meter", "units", "rate", "per", "cost")
-"""How `gateway.ledger.booking` writes a line."""
+_LINE = ("meter", "units", "rate", "per", "cost", "list_rate", "list_per", "list_cost")
+"""How `gateway.ledger.booking` writes a line; the last three only where a public price is known."""
+_LINE_SUMS = frozenset({"units", "cost", "list_cost"})
 
 
 def _lines(connection: sa.Connection) -> _Lines:
@@ -278,6 +335,10 @@ class _UsageRow(_Row, Protocol):
     meter: str
     rate: Number
     per: Number
+    list_rate: Number | None
+    list_per: Number | None
+    list_cost_high: Number
+    list_cost_low: Number
     units_high: Number
     units_low: Number
     line_cost_high: Number
@@ -305,6 +366,8 @@ def _resource(row: _Row) -> Resource:
 
 
 def _usage_sum(row: _UsageRow, start_us: int, end_us: int) -> UsageSum:
+    list_rate = _rate(row.list_rate, row.list_per)
+    list_cost = _whole(row.list_cost_high, row.list_cost_low)
     return UsageSum(
         start_us=start_us,
         end_us=end_us,
@@ -314,6 +377,8 @@ def _usage_sum(row: _UsageRow, start_us: int, end_us: int) -> UsageSum:
         units=_whole(row.units_high, row.units_low),
         rate=Rate(pico_usd=int(row.rate), per_units=int(row.per)),
         cost_pico_usd=_whole(row.line_cost_high, row.line_cost_low),
+        list_rate=list_rate,
+        list_cost_pico_usd=None if list_rate is None else list_cost,
         tokens=_whole(row.tokens_high, row.tokens_low),
         requests=int(row.requests),
         attempts=int(row.attempts),
@@ -338,6 +403,12 @@ def _pending_sum(row: _PendingRow, start_us: int, end_us: int) -> PendingSum:
     )
 
 
+def _rate(pico_usd: Number | None, per_units: Number | None) -> Rate | None:
+    if pico_usd is None or per_units is None:
+        return None
+    return Rate(pico_usd=int(pico_usd), per_units=int(per_units))
+
+
 def _whole(millions: Number, rest: Number) -> int:
     return int(millions) * _HALF + int(rest)
 
@@ -348,5 +419,7 @@ def _place_key(owner: Owner, resource: Resource) -> tuple[object, ...]:
 
 
 def _usage_key(one: UsageSum) -> tuple[object, ...]:
-    price = (one.price_version, one.is_nominal, one.rate.pico_usd, one.rate.per_units)
+    listed = one.list_rate or one.rate
+    rates = (one.rate.pico_usd, one.rate.per_units, listed.pico_usd, listed.per_units)
+    price = (one.price_version, one.is_nominal, *rates, one.list_rate is None)
     return *_place_key(one.owner, one.resource), one.meter, *price, one.quality

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -152,3 +153,12 @@ def billing_period(at_us: int) -> tuple[int, int]:
         year=first.year + is_december, month=1 if is_december else first.month + 1
     )
     return to_microseconds(first), to_microseconds(following)
+
+
+def billing_months(from_us: int, to_us: int) -> Iterator[int]:
+    """First instants of the calendar months (UTC) that begin in a range."""
+    start_us, end_us = billing_period(from_us)
+    month_us = start_us if start_us == from_us else end_us
+    while month_us < to_us:
+        yield month_us
+        month_us = billing_period(month_us)[1]

@@ -123,6 +123,37 @@ def pending(found: PendingSum) -> Charge:
     )
 
 
+def late_pending(found: PendingSum, billing_us: int, *, is_taken_back: bool = False) -> Charge:
+    """The same for a closed month: told in a later one.
+
+    Args:
+        found: As `pending` takes it.
+        billing_us: Any instant of the month in which it counts.
+        is_taken_back: Whether the attempts settled after all; counts and bound are negative, so
+            that sums over months are right.
+    """
+    charge = pending(found)
+    evidence, description = charge.evidence, charge.description
+    if is_taken_back:
+        description = f"Settled after all, or told again: {description}"
+        evidence = replace(
+            evidence,
+            requests=-evidence.requests,
+            attempts=-evidence.attempts,
+            unpriced_attempts=-evidence.unpriced_attempts,
+            unknown_attempts=-evidence.unknown_attempts,
+            exposure_pico_usd=-evidence.exposure_pico_usd,
+        )
+    return replace(
+        charge,
+        is_correction=True,
+        description=description,
+        evidence=evidence,
+        billing_us=billing_us,
+        original_us=charge.start_us,
+    )
+
+
 def purchase(bought: Purchase) -> Charge:
     """What was paid for a commitment; its use carries the effective cost."""
     commitment = bought.commitment
