@@ -154,6 +154,7 @@ class SharedLimits:
         self._tried = asyncio.Event()
         self._told = asyncio.Event()
         self._own: dict[str, int] = {}
+        self._is_due = False  # to tell what is in flight, before the next sign of life
         self._fault = "it was not asked yet"
         self.is_up = False
         self.machines = 1
@@ -229,6 +230,10 @@ class SharedLimits:
         for rule in rules:
             if rule.concurrency is not None:
                 self._note(rule, change)
+                if change < 0:
+                    self._is_due = True
+        if self._is_due:
+            self._wake.set()
 
     async def run(self) -> None:
         """Keep a connection, and answer, until cancelled."""
@@ -272,11 +277,11 @@ class SharedLimits:
         loop = asyncio.get_running_loop()
         next_beat_s = loop.time() + self._beat_s
         while True:
-            if not self._waiting:
+            if not self._waiting and not self._is_due:
                 self._wake.clear()
                 with anyio.move_on_after(max(next_beat_s - loop.time(), 0.0)):
                     await self._wake.wait()
-            if loop.time() >= next_beat_s:
+            if loop.time() >= next_beat_s or self._is_due:
                 await self._beat(connection)
                 next_beat_s = loop.time() + self._beat_s
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_MAX))]
@@ -379,6 +384,7 @@ class SharedLimits:
 
     async def _beat(self, connection: Connection) -> None:
         """Say that this machine and its requests in flight are there; learn of the others."""
+        self._is_due = False
         calls = [ScriptCall(scripts.BEAT, (MACHINES_KEY,), (self._machine, MACHINES_US))]
         # What waits to be counted out is counted out after this.
         leaving = Counter(
@@ -401,8 +407,7 @@ class SharedLimits:
         self._own[key] = max(self._own.get(key, 0) + change, 0)
 
     def _note_up(self) -> None:
-        if not self._tried.is_set() or not self.is_up:
-            logger.info("limits are shared through Redis")
+        logger.info("limits are shared through Redis")
         self.is_up = True
         self._tried.set()
 

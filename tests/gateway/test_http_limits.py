@@ -222,6 +222,7 @@ async def test_refused_requests_are_counted_by_limit_and_team_and_no_key(tmp_pat
         assert ready["limits"] == "shared"
 
 
+@pytest.mark.slow
 async def test_the_openai_sdk_waits_as_it_is_told_and_then_succeeds(tmp_path):
     async with limited(tmp_path, "limits: {rpm: 60, rpm_burst: 1}") as gateway:
         client = openai.AsyncOpenAI(
@@ -236,6 +237,7 @@ async def test_the_openai_sdk_waits_as_it_is_told_and_then_succeeds(tmp_path):
         assert len(await gateway.settled()) == 3
 
 
+@pytest.mark.slow
 async def test_the_anthropic_sdk_waits_as_it_is_told_and_then_succeeds(tmp_path):
     """Its own route is not there yet; it is made to ask ours, for the way it comes back."""
     async with limited(tmp_path, "limits: {rpm: 60, rpm_burst: 1}") as gateway:

@@ -114,8 +114,9 @@ def test_more_than_the_burst_is_taken_as_the_burst_and_waited_for_afterwards():
 
 def test_a_request_that_came_to_nothing_gives_everything_back():
     limits, rules = alone(), team_rules(rpm=1, tpm=10, concurrency=1)
-    for _ in range(5):
-        limits.settle(taken(limits.take(rules, 10, NOW_US)).charges, UNDONE, NOW_US)
+    for each in (rules, team_rules(team="blue", rpm=1)):
+        for _ in range(5):
+            limits.settle(taken(limits.take(each, 10, NOW_US)).charges, UNDONE, NOW_US)
     limits.settle(taken(limits.take(rules, 10, NOW_US)).charges, used(10), NOW_US)
     refused(limits.take(rules, 10, NOW_US))
 
@@ -219,14 +220,15 @@ def test_workers_that_share_a_memory_decide_as_one_would(seed, rpm, tpm, most):
     os.close(memory.fd)
 
 
-def hammer(fd: int, seat: int, ends_s: float, counts: object) -> None:
-    """Take as much as there is until the end, holding each for a moment."""
+def hammer(fd: int, seat: int, counts: object) -> None:
+    """Ask until so many requests were decided, holding each for a moment."""
     memory = LimitMemory(fd)
     memory.take_seat(seat)
-    limits, rules = LocalLimits(memory, seat), team_rules(rpm=60_000, rpm_burst=500, concurrency=7)
-    admitted = 0
-    while time.monotonic() < ends_s:
+    limits, rules = LocalLimits(memory, seat), team_rules(rpm=60, rpm_burst=300, concurrency=7)
+    admitted = decided = 0
+    while decided < 400:
         found = limits.take(rules, 0, int(time.monotonic() * 1e6))
+        decided += found is not None
         if isinstance(found, Taken):
             admitted += 1
             limits.settle(found.charges, used(0), int(time.monotonic() * 1e6))
@@ -237,16 +239,13 @@ def test_processes_together_admit_what_one_would_and_never_more():
     memory = LimitMemory.make()
     counts = FORK.Queue()
     began_s = time.monotonic()
-    workers = [
-        FORK.Process(target=hammer, args=(memory.fd, seat, began_s + 0.6, counts))
-        for seat in range(4)
-    ]
+    workers = [FORK.Process(target=hammer, args=(memory.fd, seat, counts)) for seat in range(4)]
     for worker in workers:
         worker.start()
-    admitted = [counts.get(timeout=20) for _ in workers]
+    admitted = [counts.get(timeout=60) for _ in workers]
     for worker in workers:
         worker.join(20)
     took_s = time.monotonic() - began_s
-    assert 500 < sum(admitted) <= 500 + 1000 * took_s
+    assert 300 <= sum(admitted) <= 300 + took_s
     place = memory.place(team_rules(rpm=1)[0].digest, int(time.monotonic() * 1e6))
     assert memory.in_flight(place) == 0
