@@ -153,6 +153,7 @@ def build_service(
         session_key=credentials.session_key,
         spool_fault=spool.fault,
         started_s=clock.wall_us() // 1_000_000,
+        finance=settings.finance,
         trails=trails,
     )
     metrics.add_source(lambda: wire_fault_series(providers))

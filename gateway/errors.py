@@ -8,10 +8,12 @@ GatewayError
     MaxUsdExceeded           no candidate stays within the request's own ceiling
     InvalidField           an unknown or malformed field of the admin API
     KeyConflict            a key of that name is in use, or is kept in the configuration file
+    BudgetConflict         the budget is kept in the configuration file
     BodyTooSlow            the body did not arrive
     HeadersTooLarge        request line and headers are over 64 KiB
     PromptOverLimit          longer than a limit of tokens per minute ever allows at once
-    BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound
+    BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound,
+    BudgetNotFound
   AccessFault                the key must change
     InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired, RoleRequired
     UpstreamForbidden        every upstream refuses this account, country or use
@@ -131,6 +133,14 @@ class KeyConflict(CallerFault):
 
 class KeyNotFound(CallerFault):
     """No key of that id."""
+
+
+class BudgetConflict(CallerFault):
+    """The budget can only be changed where it was declared."""
+
+
+class BudgetNotFound(CallerFault):
+    """No budget of that name."""
 
 
 class AccessFault(GatewayError):

@@ -15,8 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import Environment, hash_key, make_key
+from gateway.budgets.messages import BudgetChange
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
+from gateway.cli.budget_changes import change_budget, parse_order
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import from_microseconds, system_clock
@@ -51,6 +53,15 @@ def create(
     expires_days: Annotated[
         int | None, typer.Option("--expires-days", min=1, help="Days until it is void.")
     ] = None,
+    budget_usd: Annotated[
+        str | None, typer.Option("--budget-usd", help="What the key may spend in a window.")
+    ] = None,
+    budget_window: Annotated[
+        str, typer.Option("--budget-window", help="day, week, month, fiscal or total.")
+    ] = "month",
+    budget_on_exceed: Annotated[
+        str, typer.Option("--budget-on-exceed", help="block, cheapest_only or alert.")
+    ] = "block",
     environment: Annotated[
         str, typer.Option("--environment", help="live or test, shown in the key.")
     ] = "live",
@@ -70,6 +81,13 @@ def create(
             models=None if not model else tuple(model),
             expires_days=expires_days,
             environment="live" if environment == "live" else "test",
+            budget=None
+            if budget_usd is None
+            else {
+                "usd": budget_usd,
+                "window": budget_window,
+                "on_exceed": budget_on_exceed,
+            },
         ),
     )
     if as_json:
@@ -114,6 +132,7 @@ class NewKeyOrder:
         models: Models that it may use, None for all of the team's.
         expires_days: Days until it is void, None for never.
         environment: Shown in the key.
+        budget: What it may spend, as a `KeyBudgetOrder`; None: only its team's budgets count.
     """
 
     team: str
@@ -122,6 +141,7 @@ class NewKeyOrder:
     models: tuple[str, ...] | None = None
     expires_days: int | None = None
     environment: Environment = "live"
+    budget: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +175,32 @@ async def create_key(config: LoadedConfig, order: NewKeyOrder) -> MadeKey:
         models=order.models,
         expires_at_us=expires_at_us,
     )
-    await _change(config, "create_key", record)
+    await _create(config, record, order.budget)
     return MadeKey(text=key.text, key_id=key.key_id)
+
+
+async def _create(
+    config: LoadedConfig, record: KeyRecord, budget: Mapping[str, str] | None
+) -> None:
+    """Make a key; its budget first, so that at no moment it may spend more."""
+    if budget is None:
+        await _change(config, "create_key", record)
+        return
+    order = parse_order({**budget, "scope": "key", "key_id": record.key_id})
+    name = f"key {record.key_id}, {order.window}"
+    finance = config.settings.finance
+    wanted = order.declaration(
+        name,
+        time_zone=finance.time_zone,
+        fiscal_month=finance.fiscal_year_start_month,
+        key_team=record.team,
+    )
+    await change_budget(config, BudgetChange(name=name, budget=wanted))
+    try:
+        await _change(config, "create_key", record)
+    except CliFault:
+        await change_budget(config, BudgetChange(name=name, budget=None))
+        raise
 
 
 def _check_order(config: LoadedConfig, order: NewKeyOrder) -> None:
@@ -246,11 +290,20 @@ async def _offline(config: LoadedConfig) -> LedgerService:
 _COLUMNS = ("key_id", "team", "project", "name", "state", "models", "expires_at", "source")
 
 
+async def known_keys(config: LoadedConfig) -> Sequence[KeyRecord]:
+    """Every key: those of the configuration file, and those of the database, revoked or not.
+
+    Raises:
+        CliFault: The ledger cannot be read.
+        ConfigError: A fixed key cannot be read.
+    """
+    declared = fixed_key_records(config, environ=process_environ(), pepper=bytes(32))
+    return [*declared, *(stored.record for stored in await stored_keys(config))]
+
+
 async def _rows(config: LoadedConfig) -> list[dict[str, object]]:
     now_us = system_clock().wall_us()
-    declared = fixed_key_records(config, environ=process_environ(), pepper=bytes(32))
-    records = [*declared, *(stored.record for stored in await stored_keys(config))]
-    return [_row(record, now_us) for record in records]
+    return [_row(record, now_us) for record in await known_keys(config)]
 
 
 def _row(record: KeyRecord, now_us: int) -> dict[str, object]:

@@ -70,6 +70,11 @@ COMMANDS: tuple[LazyCommand, ...] = (
         help="Make, list and revoke API keys.",
     ),
     LazyCommand(
+        name="budgets",
+        target="gateway.cli.budgets:app",
+        help="See budgets and set them.",
+    ),
+    LazyCommand(
         name="models",
         target="gateway.cli.models:app",
         help="List models and keep their files on this machine.",

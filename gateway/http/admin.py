@@ -18,6 +18,7 @@ from gateway.access.restriction import Restriction
 from gateway.admission.admit import TeamRules
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import RandomBytes, make_key
+from gateway.budgets.messages import BudgetChange
 from gateway.clock import from_microseconds, to_microseconds
 from gateway.http.admin_models import (
     CreatedKey,
@@ -39,6 +40,7 @@ from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
 from gateway.ledger.views import RecentQuery, StoredKey, report_document
 from gateway.routing.scope import KeyScope, matches_glob
+from gateway.settings.budget_orders import KeyBudgetOrder
 
 PREFIX = "/admin/v1"
 
@@ -103,7 +105,7 @@ class AdminApi:
             expires_at_us=None if body.expires_at is None else to_microseconds(body.expires_at),
             source=KeySource.DATABASE,
         )
-        await self._calls.create_key(record)
+        await self._create(record, body.budget)
         return CreatedKey(
             key=key.text,
             key_id=key.key_id,
@@ -112,7 +114,28 @@ class AdminApi:
             name=body.name,
             models=body.models,
             expires_at=body.expires_at,
+            budget=body.budget,
         )
+
+    async def _create(self, record: KeyRecord, budget: KeyBudgetOrder | None) -> None:
+        """Make a key; its budget first, so that at no moment it may spend more."""
+        if budget is None:
+            await self._calls.create_key(record)
+            return
+        name, order = budget.of_key(record.key_id)
+        finance = self._service.finance
+        wanted = order.declaration(
+            name,
+            time_zone=finance.time_zone,
+            fiscal_month=finance.fiscal_year_start_month,
+            key_team=record.team,
+        )
+        await self._calls.change_budget(BudgetChange(name=name, budget=wanted))
+        try:
+            await self._calls.create_key(record)
+        except errors.GatewayError:
+            await self._calls.change_budget(BudgetChange(name=name, budget=None))
+            raise
 
     async def revoke_key(
         self, key_id: Annotated[str, Path(max_length=128)], within: Within

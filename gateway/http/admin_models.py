@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.access.restriction import Restriction
 from gateway.clock import from_microseconds, to_microseconds
 from gateway.ledger.views import GroupBy, RecentRequest, SpendQuery
+from gateway.settings.budget_orders import KeyBudgetOrder
 from gateway.settings.scalars import Instant, Name
 from pricing.money import format_usd
 
@@ -39,6 +40,7 @@ class NewKeyBody(AdminModel):
         description="Models that it may use, of those of its team; `*` stands for any characters.",
     )
     expires_at: Instant | None = Field(default=None, description="From then on it is void.")
+    budget: KeyBudgetOrder | None = Field(default=None, description="What it may spend.")
 
 
 class KeyView(AdminModel):
@@ -72,6 +74,7 @@ class CreatedKey(AdminModel):
     name: str
     models: list[str] | None
     expires_at: datetime | None
+    budget: KeyBudgetOrder | None = Field(description="Null: only its team's budgets count.")
 
 
 class RevokedKey(AdminModel):

@@ -16,6 +16,7 @@ from gateway.http.guard import Guards
 from gateway.http.overload import Overload
 from gateway.limits.limiter import Limiter
 from gateway.relay.attempts import Relay
+from gateway.settings.finance import FinanceSettings
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import Scraper
 from gateway.telemetry.trail import Trails
@@ -48,6 +49,7 @@ class Service:
         in_flight: Requests being served.
         relays: Answers that are being relayed now.
         started_s: Whole seconds since the epoch at which the worker started.
+        finance: Zone and fiscal year of budgets that name none.
     """
 
     directory: KeyDirectory
@@ -64,6 +66,7 @@ class Service:
     session_key: bytes = field(repr=False)
     spool_fault: Callable[[], str]
     started_s: int
+    finance: FinanceSettings = field(default_factory=FinanceSettings)
     overload: Overload = field(default_factory=Overload)
     trails: Trails | None = None
     is_draining: bool = False

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from gateway import errors
 from gateway.auth.directory import KeyRecord
+from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetRules
 from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
 
@@ -24,7 +25,10 @@ RETRY_AFTER_S = 2.0
 
 _REFUSALS: Mapping[str, type[errors.GatewayError]] = {
     "bad_query": errors.InvalidField,
+    "budget_conflict": errors.BudgetConflict,
+    "budget_too_large": errors.InvalidField,
     "key_conflict": errors.KeyConflict,
+    "unknown_budget": errors.BudgetNotFound,
     "unknown_key": errors.KeyNotFound,
 }
 """Codes that are the caller's matter; with any other one the ledger process is not there."""
@@ -65,6 +69,20 @@ class SupervisorCalls:
     async def list_keys(self) -> list[StoredKey]:
         """Every key of the database, revoked ones included."""
         return await self._call("list_keys", None, list[StoredKey])
+
+    async def budget_reports(self) -> list[BudgetReport]:
+        """Every budget in force, and where its present window stands."""
+        return await self._call("budget_reports", None, list[BudgetReport])
+
+    async def change_budget(self, change: BudgetChange) -> None:
+        """Set a budget or take it away; when this returns every worker goes by it.
+
+        Raises:
+            BudgetConflict: The configuration file declares one of that name.
+            BudgetNotFound: There is none to take away.
+            InvalidField: The database cannot hold such a limit.
+        """
+        await self._call("change_budget", change, BudgetRules, timeout_s=WRITE_TIMEOUT_S)
 
     async def create_key(self, record: KeyRecord) -> None:
         """Add a key; when this returns every worker takes it.

@@ -27,18 +27,23 @@ def _check_thresholds(value: tuple[int, ...]) -> tuple[int, ...]:
     return value
 
 
+WindowName = Literal["day", "week", "month", "fiscal", "total"]
+OnExceedName = Literal["block", "cheapest_only", "alert"]
+AlertsAt = Annotated[Many[int], AfterValidator(_check_thresholds)]
+
+
 class BudgetSettings(Section):
     """An amount that may be spent in a window of time."""
 
     usd: Usd
     """The amount in US dollars."""
-    window: Literal["day", "week", "month", "fiscal", "total"] = "month"
+    window: WindowName = "month"
     """When it starts again: day, week (on Monday), month, fiscal (year) or total (never)."""
     time_zone: TimeZone | None = None
     """Zone of its days; unset: `finance.time_zone`."""
-    on_exceed: Literal["block", "cheapest_only", "alert"] = "block"
+    on_exceed: OnExceedName = "block"
     """What happens when it is used up: block, cheapest_only or alert."""
-    alerts_at: Annotated[Many[int], AfterValidator(_check_thresholds)] = DEFAULT_ALERTS_AT
+    alerts_at: AlertsAt = DEFAULT_ALERTS_AT
     """Percent of the amount at which an alert goes out."""
     name: Name | None = None
     """What it is called; unset: by whom it counts and its window."""

@@ -211,6 +211,15 @@ def _supervisor_methods(pages: Pages) -> dict[str, Method]:
         "revoke_key": method(str, revoke_key),
         **{
             name: forward(name)
-            for name in ("list_keys", "spend_report", "recent_requests", "flush", "verify", "stats")
+            for name in (
+                "budget_reports",
+                "change_budget",
+                "flush",
+                "list_keys",
+                "recent_requests",
+                "spend_report",
+                "stats",
+                "verify",
+            )
         },
     }

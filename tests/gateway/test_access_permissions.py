@@ -43,6 +43,9 @@ GET /admin/v1/keys                a             a              -               -
 POST /admin/v1/keys               a             a              -               -              -            t          k         -        -
 DELETE /admin/v1/keys/{key_id}    a             a              -               -              -            t          k         -        -
 GET /admin/v1/teams               a             a              a               a              a            t          t         a        -
+GET /admin/v1/budgets             a             a              -               a              a            t          t         a        -
+PUT /admin/v1/budgets/{name:path}     a             a              -               -              a            t          -         -        -
+DELETE /admin/v1/budgets/{name:path}  a             a              -               -              a            t          -         -        -
 GET /admin/v1/spend               a             a              -               a              a            t          t         -        t
 GET /admin/v1/requests            a             a              -               a              a            t          t         a        t
 GET /admin/v1/status              a             a              -               -              -            -          -         a        -
