@@ -14,8 +14,8 @@ from gateway.limits.memory import LimitMemory
 from gateway.limits.rules import LimitBook, LimitKind
 from gateway.limits.shared import SharedLimits
 from tests.gateway.limits_.books import team_rules
+from tests.gateway.limits_.redis_members import member, until
 from tests.gateway.limits_.test_local import Held
-from tests.gateway.limits_.test_shared import member, until
 
 pytestmark = pytest.mark.anyio
 BOOK = LimitBook(teams={}, models={}, names={})
