@@ -8,6 +8,7 @@ from typing import Annotated
 import anyio
 import typer
 
+from gateway.cli import spend_close, spend_reconcile
 from gateway.cli.admin import catch_up
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
@@ -21,6 +22,10 @@ from gateway.settings.environment import process_environ
 from gateway.settings.loader import load
 
 app = typer.Typer(help="Report what was spent.", rich_markup_mode=None)
+
+
+app.command("close", short_help="Show a month's checklist, or close the month.")(spend_close.close)
+app.add_typer(spend_reconcile.app, name="reconcile")
 
 
 @app.callback()

@@ -12,16 +12,16 @@ from typing import cast
 import msgspec
 import sqlalchemy as sa
 
-from gateway.finance.errors import NoRate, Refused, UnreadableSource
-from gateway.finance.fx import FxRates, parse_rates
-from gateway.finance.messages import (
-    PICO_USD_MAX,
+from gateway.finance.bill_messages import (
     ImportedFile,
     ImportFile,
     ImportReply,
     ListImports,
     Overlap,
 )
+from gateway.finance.errors import NoRate, Refused, UnreadableSource
+from gateway.finance.fx import FxRates, parse_rates
+from gateway.finance.messages import PICO_USD_MAX
 from gateway.finance.sources.catalog import read_source
 from gateway.finance.sources.rows import MoneyRow, SourceFile
 from gateway.ledger.audit import append_audit

@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import msgspec
 
+from gateway.finance.bill_messages import Difference, Tolerances
 from gateway.finance.cells import (
     Adjusted,
     Billed,
@@ -28,7 +29,6 @@ from gateway.finance.cells import (
     metered_units,
     namer,
 )
-from gateway.finance.messages import Difference, Tolerances
 from gateway.finance.sources.rows import STANDARD, TOKEN_METERS
 from pricing.money import format_usd
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
 
@@ -12,24 +13,27 @@ import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
 from gateway.finance.adjustments import PROPOSED, REJECTED, propose
-from gateway.finance.cells import Metered
-from gateway.finance.errors import NotFound
-from gateway.finance.matching import DifferenceKind, Found, Sides, compare, token_counts
-from gateway.finance.messages import (
-    UNATTRIBUTED,
+from gateway.finance.bill_messages import (
     AccountCoverage,
-    AdjustmentKind,
-    AdjustmentLine,
     Difference,
     ListRuns,
-    Propose,
     Reconcile,
     ReconciliationRun,
     ShowRun,
 )
+from gateway.finance.cells import Metered
+from gateway.finance.errors import NotFound, Refused
+from gateway.finance.matching import DifferenceKind, Found, Sides, compare, token_counts
+from gateway.finance.messages import UNATTRIBUTED, AdjustmentKind, AdjustmentLine, Propose
 from gateway.finance.sides import load_sides, unreadable_accounts
 from gateway.ledger.audit import append_audit
-from gateway.ledger.finance_tables import adjustment_proposal, recon_diff, recon_run
+from gateway.ledger.finance_tables import (
+    adjustment_proposal,
+    import_batch,
+    recon_diff,
+    recon_run,
+    spend_adjustment,
+)
 from pricing.money import format_usd
 from pricing.shares import split
 from pricing.usage import Meter
@@ -52,23 +56,69 @@ _KINDS: Mapping[str, AdjustmentKind] = {
 """What corrects a difference; late ones are not corrected before they are final."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun:
+    """What was read and compared, before any of it is kept.
+
+    Attributes:
+        sides: What was compared.
+        found: Every difference.
+        accounts: Coverage of each account.
+        basis: Newest import and newest adjustment that were read.
+    """
+
+    sides: Sides
+    found: Sequence[Found]
+    accounts: Sequence[AccountCoverage]
+    basis: tuple[int, int]
+
+
 def reconcile(connection: sa.Connection, order: Reconcile, *, now_us: int) -> ReconciliationRun:
-    """Compare a month and keep the result; proposals of earlier runs of the month are withdrawn.
+    """Compare a month and keep the result, in one write transaction."""
+    return keep_run(connection, order, prepare(connection, order, now_us=now_us), now_us=now_us)
+
+
+def prepare(connection: sa.Connection, order: Reconcile, *, now_us: int) -> PreparedRun:
+    """Read both sides of a month and compare them; writes nothing, may take long.
 
     Args:
-        connection: In a write transaction.
+        connection: In a transaction; one state of the database is read.
         order: Month, tolerances, aliases.
         now_us: Microseconds since the epoch.
     """
     sides = load_sides(connection, order.month)
     as_of = from_microseconds(now_us).date()
-    found = compare(sides, order.tolerances, order.aliases, as_of=as_of)
     final = (as_of - timedelta(days=order.tolerances.delay_days)).isoformat()
-    accounts = _accounts(sides, unreadable_accounts(connection), final=final)
-    run_id = _add_run(connection, order, accounts, now_us=now_us)
+    return PreparedRun(
+        sides=sides,
+        found=compare(sides, order.tolerances, order.aliases, as_of=as_of),
+        accounts=_accounts(sides, unreadable_accounts(connection), final=final),
+        basis=_basis(connection),
+    )
+
+
+def keep_run(
+    connection: sa.Connection, order: Reconcile, prepared: PreparedRun, *, now_us: int
+) -> ReconciliationRun:
+    """Keep what was found and propose corrections; earlier runs' open proposals are withdrawn.
+
+    Args:
+        connection: In a write transaction.
+        order: What was asked.
+        prepared: What was found.
+        now_us: Microseconds since the epoch.
+
+    Raises:
+        Refused: A file was imported or an adjustment posted since it was prepared.
+    """
+    if prepared.basis != _basis(connection):
+        raise Refused("bills or adjustments changed while they were compared; run it again")
+    found = prepared.found
+    run_id = _add_run(connection, order, prepared.accounts, now_us=now_us)
     places: dict[int, int] = {}
     if order.proposes:
         _withdraw(connection, order, now_us=now_us)
+        sides = prepared.sides
         places = _propose(connection, order, found, sides, run_id=run_id, now_us=now_us)
     rows = [
         {
@@ -94,6 +144,14 @@ def reconcile(connection: sa.Connection, order: Reconcile, *, now_us: int) -> Re
         },
     )
     return show_run(connection, ShowRun(run_id=run_id))
+
+
+def _basis(connection: sa.Connection) -> tuple[int, int]:
+    newest = [
+        cast("int | None", connection.execute(sa.select(sa.func.max(table.c.id))).scalar_one())
+        for table in (import_batch, spend_adjustment)
+    ]
+    return newest[0] or 0, newest[1] or 0
 
 
 def runs(connection: sa.Connection, query: ListRuns) -> tuple[ReconciliationRun, ...]:

@@ -37,17 +37,24 @@ def load_sides(connection: sa.Connection, month: str) -> Sides:
         month: `YYYY-MM`.
     """
     metered, exposed = _ledger_rows(connection, month)
-    settled = _settled_events(connection)
     billed_days, used_days = _covered_days(connection, month)
     return Sides(
         metered=metered,
-        exposed=[row for row in exposed if row.event_id not in settled],
+        exposed=_unsettled(connection, exposed),
         adjusted=list(_adjusted(connection, month)),
         billed=list(_billed(connection, month)),
         used=list(_used(connection, month)),
         billed_days=billed_days,
         used_days=used_days,
     )
+
+
+def load_exposed(connection: sa.Connection, month: str) -> Sequence[Exposed]:
+    """Attempts of a month whose bill is unknown and that no adjustment has settled."""
+    # An entry that replaces a lost one takes its exposure back, so those are read, too.
+    event = schema.spend_event
+    matters = sa.or_(event.c.exposure_pico_usd.is_not(None), event.c.entry > 0)
+    return _unsettled(connection, _ledger_rows(connection, month, matters)[1])
 
 
 def unreadable_accounts(connection: sa.Connection) -> dict[str, str]:
@@ -62,7 +69,9 @@ def unreadable_accounts(connection: sa.Connection) -> dict[str, str]:
     return {account: reason for (account, _), (state, reason) in newest.items() if state != "ok"}
 
 
-def _ledger_rows(connection: sa.Connection, month: str) -> tuple[list[Metered], list[Exposed]]:
+def _ledger_rows(
+    connection: sa.Connection, month: str, *conditions: sa.ColumnElement[bool]
+) -> tuple[list[Metered], list[Exposed]]:
     """The month's attempts as sums per team and meter, and those whose bill is unknown."""
     event, deployment = schema.spend_event, schema.deployment
     start_us, end_us = month_bounds_us(month)
@@ -85,7 +94,7 @@ def _ledger_rows(connection: sa.Connection, month: str) -> tuple[list[Metered], 
     statement = (
         cast("sa.Select[tuple[object]]", sa.select(*columns))
         .select_from(joined)
-        .where(event.c.at_us >= start_us, event.c.at_us < end_us)
+        .where(event.c.at_us >= start_us, event.c.at_us < end_us, *conditions)
         .order_by(event.c.event_id, event.c.entry)
         .execution_options(yield_per=_BATCH_ROWS)
     )
@@ -130,10 +139,11 @@ def _ledger_rows(connection: sa.Connection, month: str) -> tuple[list[Metered], 
     return metered, list(exposed.values())
 
 
-def _settled_events(connection: sa.Connection) -> frozenset[str]:
+def _unsettled(connection: sa.Connection, exposed: Sequence[Exposed]) -> Sequence[Exposed]:
     table = spend_adjustment
     found = connection.execute(sa.select(table.c.event_id).where(table.c.event_id.is_not(None)))
-    return frozenset(event_id.hex() for event_id in cast("Sequence[bytes]", found.scalars().all()))
+    settled = {event_id.hex() for event_id in cast("Sequence[bytes]", found.scalars().all())}
+    return [row for row in exposed if row.event_id not in settled]
 
 
 def _covered_days(

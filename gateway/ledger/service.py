@@ -244,6 +244,32 @@ class LedgerService:
         """Check the database and the spools."""
         return await self._read(verify, self._spool_root)
 
+    async def read_apart(self, run: Callable[[sa.Connection], T]) -> T:
+        """Read on a connection of its own, in a thread: for what takes long."""
+        return await anyio.to_thread.run_sync(self._run_apart, reading_engine, run)
+
+    async def write_apart(self, run: Callable[[sa.Connection], T]) -> T:
+        """Write in one transaction on a connection of its own, in a thread.
+
+        Nothing is loaded meanwhile; what takes long should be read before.
+        """
+        async with self._loader.turn:
+            return await anyio.to_thread.run_sync(self._run_apart, writing_engine, run)
+
+    def _run_apart(
+        self, make_engine: Callable[[str], AsyncEngine], run: Callable[[sa.Connection], T]
+    ) -> T:
+        async def run_once() -> T:
+            engine = make_engine(self._url)
+            try:
+                async with engine.begin() as connection:
+                    return await connection.run_sync(run)
+            finally:
+                await engine.dispose()
+
+        with explaining():
+            return anyio.run(run_once)
+
     async def _write(self, run: Callable[[sa.Connection], T]) -> T:
         with explaining():
             # Between two rounds of the loader, which would hold the database's lock.

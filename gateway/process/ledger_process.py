@@ -19,7 +19,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import msgspec
@@ -38,6 +38,10 @@ from gateway.budgets.messages import (
 )
 from gateway.channel import Channel, Method, RemoteError, method
 from gateway.clock import Clock, system_clock
+from gateway.finance import errors as finance_errors
+from gateway.finance.desk import FinanceDesk
+from gateway.finance.errors import FinanceError
+from gateway.finance.requests import FinanceRequest
 from gateway.ledger import errors
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.rounds import LoaderStats
@@ -68,6 +72,13 @@ _CODES: Mapping[type[LedgerError], str] = {
     errors.UnknownKey: "unknown_key",
     errors.UnsupportedDatabase: "unsupported_database",
     errors.UnusableDatabase: UNUSABLE_DATABASE,
+}
+
+_FINANCE_CODES: Mapping[type[FinanceError], str] = {
+    finance_errors.NoRate: "finance_unreadable",
+    finance_errors.NotFound: "finance_not_found",
+    finance_errors.Refused: "finance_conflict",
+    finance_errors.UnreadableSource: "finance_unreadable",
 }
 
 
@@ -108,6 +119,7 @@ class LedgerProcess:
             "lease_budgets": _answer(LeaseRequest, self._lease_budgets),
             "budget_states": _answer(type(None), self._budget_states),
             "budget_reports": _answer(type(None), self._budget_reports),
+            "finance": _answer(cast("type[FinanceRequest]", FinanceRequest), self._finance),
             "spend_report": _answer(SpendQuery, self._spend_report),
             "recent_requests": _answer(object, self._recent_requests),
             "flush": _answer(type(None), self._flush),
@@ -167,6 +179,13 @@ class LedgerProcess:
 
     async def _spend_report(self, query: SpendQuery) -> SpendReport:
         return await self._started().spend_report(query)
+
+    async def _finance(self, request: FinanceRequest) -> object:
+        desk = FinanceDesk(self._started(), clock=self._clock)
+        try:
+            return await desk.answer(request)
+        except FinanceError as error:
+            raise RemoteError(_FINANCE_CODES[type(error)], str(error)) from error
 
     async def _recent_requests(self, params: object) -> tuple[RecentRequest, ...]:
         """Take a query, or only a count."""

@@ -72,6 +72,8 @@ FORCED_STOP_S = 2.0
 """Longest time that the ledger may still load after a second signal; what is left is loaded at the
 next start."""
 
+FINANCE_TIMEOUT_S = 600.0
+"""Reading a large file, or comparing a month of many attempts."""
 _LEDGER_READS = ("list_keys", "spend_report", "recent_requests", "flush", "verify", "stats")
 """Methods of the ledger process that workers and the admin socket reach unchanged."""
 
@@ -328,6 +330,7 @@ class Supervisor:
             "revoke_key": method(str, self._revoke_key),
             "lease_budgets": method(LeaseRequest, self._lease_budgets),
             "budget_states": method(type(None), self._budget_states),
+            "finance": Method(params_type=object, run=self._finance),
             "metrics": method(type(None), self._metrics),
             "last_metrics": method(Snapshot, self._last_metrics),
             **{
@@ -375,6 +378,12 @@ class Supervisor:
             speeds=await self._speeds(),
             config_digest=self._fleet.served.digest,
             reload_fault=self._reloader.fault,
+        )
+
+    async def _finance(self, request: object, _fds: Sequence[int]) -> object:
+        child = await self._ready_ledger()
+        return await child.channel.call(
+            "finance", request, result_type=object, timeout_s=FINANCE_TIMEOUT_S
         )
 
     async def _metrics(self, _params: None, _fds: Sequence[int]) -> bytes:

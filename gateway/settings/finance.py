@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from decimal import Decimal
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from gateway.settings.scalars import FilePath, Many, Section
+from gateway.settings.scalars import FilePath, Many, Name, Percent, Section, Usd
 
 COST_TAGS_MAX = 8
 
@@ -35,6 +37,30 @@ Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
 TagName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_.:-]{1,64}$")]
 
 
+class ReconciliationSettings(Section):
+    """When a vendor's bill and the ledger count as the same, and how their models are called."""
+
+    quantity_tolerance_percent: Percent = 0.5
+    """Counts that differ by less are the same."""
+    amount_tolerance_percent: Percent = 0.5
+    """Amounts that differ by less of what is billed are the same."""
+    amount_tolerance_usd: Usd = Decimal("0.01")
+    """Amounts that differ by less are the same, whatever the share."""
+    delay_days: int = Field(default=2, ge=0, le=31)
+    """Days back for which vendors' figures are not final yet."""
+    model_aliases: Mapping[Name, Name] = Field(default_factory=dict[str, str])
+    """Names of models on bills (`account/name`), each with the model's id at the provider."""
+
+
+class CloseSettings(Section):
+    """From when on a month may be closed."""
+
+    soft_after_days: int = Field(default=2, ge=0, le=62)
+    """Days after its end from which it may be closed softly; late events still land in it."""
+    hard_after_days: int = Field(default=5, ge=0, le=62)
+    """Days after its end from which it may be closed for good."""
+
+
 class FinanceSettings(Section):
     """Reporting of spend; amounts in the ledger are always picodollars."""
 
@@ -50,3 +76,7 @@ class FinanceSettings(Section):
     """CSV file of exchange rates with the columns day, base, quote, rate and source."""
     cost_tags: Annotated[Many[TagName], AfterValidator(_check_cost_tags)] = ()
     """Cost tags that have sums of their own; the others are kept with each attempt only."""
+    reconciliation: ReconciliationSettings = Field(default_factory=ReconciliationSettings)
+    """When a vendor's bill and the ledger count as the same."""
+    close: CloseSettings = Field(default_factory=CloseSettings)
+    """From when on a month may be closed."""

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.finance.bill_messages import Tolerances
 from gateway.finance.cells import Adjusted, Billed, Exposed, Metered, Used, base_name, namer
 from gateway.finance.matching import Sides, compare, token_counts, total
-from gateway.finance.messages import Tolerances
 
 DAY, AS_OF = "2026-10-17", date(2026, 11, 5)
 USD = 10**12

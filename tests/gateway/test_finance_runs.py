@@ -9,20 +9,18 @@ import sqlalchemy as sa
 
 from gateway.clock import to_microseconds
 from gateway.finance.adjustments import adjustments, decide, proposals
-from gateway.finance.errors import NotFound, Refused, UnreadableSource
-from gateway.finance.imports import imports, keep_import, note_unreadable, parse_import
-from gateway.finance.messages import (
-    Decide,
+from gateway.finance.bill_messages import (
     ImportFile,
-    ListAdjustments,
     ListImports,
-    ListProposals,
     ListRuns,
     Overlap,
     Reconcile,
     ShowRun,
     SourceKind,
 )
+from gateway.finance.errors import NotFound, Refused, UnreadableSource
+from gateway.finance.imports import imports, keep_import, note_unreadable, parse_import
+from gateway.finance.messages import Decide, ListAdjustments, ListProposals
 from gateway.finance.runs import latest_run, reconcile, runs, show_run
 from gateway.ledger import schema
 from gateway.ledger.audit import audit_faults

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gateway.finance.bill_messages import ImportFile, SourceKind
 from gateway.finance.errors import UnreadableSource
-from gateway.finance.messages import ImportFile, SourceKind
 from gateway.finance.sources.catalog import read_source
 from gateway.finance.sources.rows import SourceFile, Wrong, to_day, to_decimal, to_units
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gateway.finance.bill_messages import ImportFile, SourceKind
 from gateway.finance.errors import UnreadableSource
-from gateway.finance.messages import ImportFile, SourceKind
 from gateway.finance.sources import anthropic, focus, generic, openai, openrouter
 from gateway.finance.sources.rows import SourceFile
 

@@ -1,0 +1,127 @@
+"""`fareway spend close`: where a month stands, and closing it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+import typer
+
+from gateway.cli.faults import CliFault
+from gateway.cli.finance_calls import actor, ask
+from gateway.cli.options import ConfigOption, JsonOption
+from gateway.clock import from_microseconds
+from gateway.finance.close_messages import (
+    CloseMonth,
+    CloseReport,
+    CloseStatus,
+    CloseStep,
+    VerifiedClose,
+    VerifyCloses,
+)
+from gateway.finance.orders import close_delays
+from gateway.settings.environment import process_environ
+from gateway.settings.loader import LoadedConfig, load
+from pricing.money import format_usd
+
+_MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])", re.ASCII)
+_SHORT = 16
+
+
+def close(
+    month: Annotated[
+        str | None,
+        typer.Option("--month", help="Which month, such as 2026-10.", show_default=False),
+    ] = None,
+    soft: Annotated[
+        bool, typer.Option("--soft", help="Close it softly: late events still land in it.")
+    ] = False,
+    hard: Annotated[bool, typer.Option("--hard", help="Close it for good.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Say where it stands; the default.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Recompute the digest of every closed month.")
+    ] = False,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option("--accept", help="Open item and reason, as ITEM=REASON; repeat."),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the checklist of a month, or close the month once nothing on it is open."""
+    if soft + hard + status + verify > 1:
+        raise typer.BadParameter("take one of --soft, --hard, --status and --verify")
+    loaded = load(config, environ=process_environ())
+    if verify:
+        _verify(loaded, as_json=as_json)
+        return
+    wanted = month_of_option(month)
+    step = CloseStep.SOFT if soft else CloseStep.HARD
+    delays = close_delays(loaded.settings.finance.close)
+    if soft or hard:
+        order = CloseMonth(
+            actor=actor(), month=wanted, step=step, accepted=_accepted(accept), delays=delays
+        )
+        report = ask(loaded, order, CloseReport)
+    else:
+        report = ask(loaded, CloseStatus(month=wanted, step=step, delays=delays), CloseReport)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        _print(report)
+
+
+def month_of_option(text: str | None) -> str:
+    """A month of the command line; anything else is wrong usage."""
+    if text is None or not _MONTH.fullmatch(text):
+        raise typer.BadParameter("must be a month such as 2026-10", param_hint="--month")
+    return text
+
+
+def _accepted(accept: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in accept or ():
+        item, mark, reason = text.partition("=")
+        if not mark or not item or not reason.strip():
+            raise typer.BadParameter(f"{text!r} is not ITEM=REASON", param_hint="--accept")
+        found[item.strip()] = reason.strip()
+    return found
+
+
+def _verify(loaded: LoadedConfig, *, as_json: bool) -> None:
+    found = ask(loaded, VerifyCloses(), tuple[VerifiedClose, ...])
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        for one in found:
+            says = "holds" if one.is_same else f"does not hold, its rows give {one.digest}"
+            typer.echo(f"{one.month} {one.closed_digest} {says}")
+        if not found:
+            typer.echo("no month is closed", err=True)
+    if not all(one.is_same for one in found):
+        raise CliFault("a closed month does not hold what was closed")
+
+
+def _print(report: CloseReport) -> None:
+    typer.echo(f"{report.month} is {report.state}")
+    for item in report.items:
+        may = " (may be accepted)" if item.state == "open" and item.is_acceptable else ""
+        typer.echo(f"  {item.state:<9} {item.name:<16} {item.sentence}{may}")
+    total = report.cost_pico_usd + report.adjusted_pico_usd + report.late_pico_usd
+    for what, amount in (
+        ("booked", report.cost_pico_usd),
+        ("adjustments", report.adjusted_pico_usd),
+        ("corrections of closed months", report.late_pico_usd),
+        ("total", total),
+    ):
+        typer.echo(f"  {what:<28} {format_usd(amount)} USD")
+    if report.soft_at_us is not None:
+        typer.echo(f"  soft closed {from_microseconds(report.soft_at_us):%Y-%m-%d %H:%M} UTC")
+    if report.closed_at_us is not None:
+        at = f"{from_microseconds(report.closed_at_us):%Y-%m-%d %H:%M} UTC"
+        typer.echo(f"  closed {at} by {report.closed_by}, {report.events} entries")
+        typer.echo(f"  digest of the month  {report.digest}")
+        typer.echo(f"  head of audit chain  {report.anchor}; keep it outside of this database")

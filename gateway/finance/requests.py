@@ -1,0 +1,23 @@
+"""Everything that can be asked of finance, as one tagged union."""
+
+from __future__ import annotations
+
+from gateway.finance.bill_messages import ImportFile, ListImports, ListRuns, Reconcile, ShowRun
+from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
+from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
+
+FinanceRequest = (
+    ImportFile
+    | ListImports
+    | Reconcile
+    | ListRuns
+    | ShowRun
+    | Propose
+    | Decide
+    | ListProposals
+    | ListAdjustments
+    | CloseStatus
+    | CloseMonth
+    | VerifyCloses
+)
+"""Everything that can be asked of finance."""
