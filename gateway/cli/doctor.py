@@ -37,8 +37,9 @@ from gateway.clock import Clock, system_clock
 from gateway.process.engines import READY, STARTING
 from gateway.process.messages import ServiceStatus
 from gateway.process.preflight import require_collector, require_provider_keys
+from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
-from gateway.settings.errors import ConfigError
+from gateway.settings.errors import ConfigError, SettingsError
 from gateway.settings.loader import LoadedConfig, load
 from gateway.settings.providers import LocalProvider
 from gateway.settings.unbuilt import unbuilt
@@ -312,26 +313,27 @@ def check_database(loaded: LoadedConfig) -> Check:
     """Whether the ledger's database answers and has this release's schema."""
     from sqlalchemy.exc import DatabaseError  # heavy, and only this check needs it
 
-    from gateway.ledger.database import sqlite_path
+    from gateway.ledger.database import is_postgresql, sqlite_path
     from gateway.ledger.errors import LedgerError
     from gateway.ledger.keys import list_keys
     from gateway.ledger.reading import read_ledger
 
+    shown = loaded.database_url
     try:
-        path = sqlite_path(loaded.database_url)
-        if not path.exists():
+        url = connection_url(loaded, environ=process_environ())
+        if not is_postgresql(url) and not sqlite_path(url).exists():
             return Check(
                 name="database",
                 verdict=Verdict.NOTE,
-                detail=f"none at {path} yet; `fareway serve` makes it",
+                detail=f"none at {sqlite_path(url)} yet; `fareway serve` makes it",
             )
-        keys = read_ledger(loaded.database_url, list_keys)
-    except LedgerError as error:
+        keys = read_ledger(url, list_keys)
+    except (LedgerError, SettingsError) as error:
         return Check(name="database", verdict=Verdict.BROKEN, detail=str(error))
     except DatabaseError as error:
-        detail = f"{loaded.database_url} cannot be read: {error.orig}"
+        detail = f"{shown} cannot be read: {error.orig}"
         return Check(name="database", verdict=Verdict.BROKEN, detail=detail)
-    detail = f"{path} answers, {len(keys)} keys made here"
+    detail = f"{shown.removeprefix('sqlite:///')} answers, {len(keys)} keys made here"
     return Check(name="database", verdict=Verdict.OK, detail=detail)
 
 

@@ -38,6 +38,7 @@ from gateway.process.messages import ServiceStatus
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.routing.explanation import ExplainedCandidate, Explanation
 from gateway.routing.explanation import explain as explain_decision
+from gateway.settings.database import connection_url
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
@@ -246,14 +247,15 @@ async def _ask_gateway(
 
 
 def _keys_at_rest(config: LoadedConfig) -> list[StoredKey]:
-    from gateway.ledger.database import sqlite_path  # SQLAlchemy, for a stopped gateway only
+    from gateway.ledger.database import is_postgresql, sqlite_path  # for a stopped gateway only
     from gateway.ledger.keys import list_keys
     from gateway.ledger.reading import read_ledger
 
+    url = connection_url(config, environ=process_environ())
     try:
-        if not sqlite_path(config.database_url).exists():
+        if not is_postgresql(url) and not sqlite_path(url).exists():
             return []
-        return list(read_ledger(config.database_url, list_keys))
+        return list(read_ledger(url, list_keys))
     except LedgerError as error:
         raise CliFault(str(error)) from error
 

@@ -26,6 +26,7 @@ from gateway.fleet import build_fleet
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.keys import StoredKey
 from gateway.routing.scope import KeyScope, matches_glob
+from gateway.settings.database import connection_url
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
@@ -282,8 +283,13 @@ async def stored_keys(config: LoadedConfig) -> Sequence[StoredKey]:
 async def _offline(config: LoadedConfig) -> LedgerService:
     from gateway.ledger.service import LedgerService  # SQLAlchemy, for a stopped gateway only
 
-    service = LedgerService(config.database_url, config.spool_dir, clock=system_clock())
-    await service.start()
+    url = connection_url(config, environ=process_environ())
+    service = LedgerService(url, config.spool_dir, clock=system_clock())
+    try:
+        await service.start()
+    except LedgerError:
+        await service.stop(drain=False)
+        raise
     return service
 
 

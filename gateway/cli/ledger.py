@@ -10,6 +10,7 @@ from gateway.cli.options import ConfigOption, JsonOption
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.reading import read_ledger
 from gateway.ledger.verify import Verification, verify
+from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import load
 from pricing.money import format_usd
@@ -27,7 +28,9 @@ def verify_ledger(config: ConfigOption = None, as_json: JsonOption = False) -> N
     """Recompute costs and roll-ups, check the spools; exit 1 when something does not hold."""
     loaded = load(config, environ=process_environ())
     try:
-        found = read_ledger(loaded.database_url, verify, loaded.spool_dir)
+        found = read_ledger(
+            connection_url(loaded, environ=process_environ()), verify, loaded.spool_dir
+        )
     except LedgerError as error:
         raise CliFault(str(error)) from error
     if as_json:

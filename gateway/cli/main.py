@@ -95,6 +95,11 @@ COMMANDS: tuple[LazyCommand, ...] = (
         help="Check the ledger.",
     ),
     LazyCommand(
+        name="db",
+        target="gateway.cli.db:app",
+        help="Change the schema of the ledger's database.",
+    ),
+    LazyCommand(
         name="bench",
         target="gateway.cli.bench:app",
         help="Measure this machine and Fareway on it.",

@@ -18,6 +18,7 @@ from gateway.ledger.errors import BadQuery, LedgerError
 from gateway.ledger.reading import read_ledger
 from gateway.ledger.report_formats import ReportFormat, render
 from gateway.ledger.reports import GroupBy, SpendQuery, spend_report
+from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import load
 
@@ -108,7 +109,7 @@ def report(
     if not anyio.run(catch_up, loaded):
         typer.echo("note: the running gateway has written more than is loaded yet", err=True)
     try:
-        found = read_ledger(loaded.database_url, spend_report, query)
+        found = read_ledger(connection_url(loaded, environ=process_environ()), spend_report, query)
     except BadQuery as error:
         raise typer.BadParameter(str(error)) from error
     except LedgerError as error:

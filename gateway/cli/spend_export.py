@@ -34,6 +34,7 @@ from gateway.finance.focus.pseudonyms import Names
 from gateway.finance.focus.streams import send_csv
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.reading import read_ledger
+from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
 from gateway.settings.secrets import Label, load_master_keys
@@ -115,9 +116,20 @@ def _write(loaded: LoadedConfig, order: ExportOrder, form: FileFormat, out: str)
     try:
         ordered = _export(loaded, order)
         if out == _STANDARD_OUTPUT:
-            read_ledger(loaded.database_url, _print, ordered, typer.get_binary_stream("stdout"))
+            read_ledger(
+                connection_url(loaded, environ=process_environ()),
+                _print,
+                ordered,
+                typer.get_binary_stream("stdout"),
+            )
             return None
-        return read_ledger(loaded.database_url, write_folder, ordered, form, Path(out))
+        return read_ledger(
+            connection_url(loaded, environ=process_environ()),
+            write_folder,
+            ordered,
+            form,
+            Path(out),
+        )
     except BadOrder as error:
         raise typer.BadParameter(str(error)) from error
     except (LedgerError, FinanceError) as error:

@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.clock import Clock
-from gateway.ledger import backlog, batches, budget_schema, schema, segment
+from gateway.ledger import backlog, batches, budget_schema, node, schema, segment
 from gateway.ledger.adoption import Adoption, remove_dead
 from gateway.ledger.batches import Batch
+from gateway.ledger.dialects import POSTGRESQL
 from gateway.ledger.faults import explained, is_refusal
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader, SpoolRecords
 from gateway.ledger.store import (
@@ -141,6 +142,7 @@ class Rounds:
         self._root = spool_root
         self._clock = clock
         self._limits = limits
+        self._node = ""
         self._store = Store(grace_s=limits.grace_s)
         self._cursors: dict[str, Cursor] | None = None
         self._adoption = Adoption()
@@ -160,8 +162,10 @@ class Rounds:
         """
         try:
             if self._cursors is None:
+                if self._engine.dialect.name == POSTGRESQL:
+                    self._node = self._store.node = node.make(self._root)
                 with self._engine.begin() as connection:
-                    self._cursors = load_cursors(connection)
+                    self._cursors = load_cursors(connection, self._node)
             taken = self._read(self._cursors)
             self._cursors = self._book(taken, self._cursors)
             self._tidy(taken.chunks, self._cursors)
@@ -172,11 +176,9 @@ class Rounds:
         except SQLAlchemyError as error:
             told = explained(error)
             self._store.forget()
-            # Whether a transaction was committed whose answer is lost, the cursors tell.
-            self._cursors = None
             self.stats.failed_rounds += 1
             self.stats.failure = str(told)
-            self._measure({})
+            self._measure(self._cursors or {})
             raise told from error
         self.stats.failure = ""
         return {chunk.name for chunk in taken.chunks if not chunk.is_at_end}
@@ -228,7 +230,7 @@ class Rounds:
         if not (is_moved or conditions):
             return applied
         with self._engine.begin() as connection:
-            _move_cursors(connection, taken.chunks)
+            self._move_cursors(connection, taken.chunks)
             if is_in_parts:
                 applied.add(self._apply_parts(connection, taken.entries, now_us=now_us))
             elif not taken.batch.is_empty:
@@ -238,6 +240,12 @@ class Rounds:
             leases = [*self._lease_conditions(taken.chunks, now_us, is_expiry_due=is_expiry_due)]
             self._store.release_leases(connection, leases)
         return applied
+
+    def _move_cursors(self, connection: sa.Connection, chunks: Sequence[_Chunk]) -> None:
+        for chunk in chunks:
+            if chunk.before != chunk.after:
+                directory = self._node + chunk.name
+                move_cursor(connection, directory, before=chunk.before, after=chunk.after)
 
     def _apply_parts(self, connection: sa.Connection, entries: Entries, *, now_us: int) -> Applied:
         try:
@@ -268,7 +276,9 @@ class Rounds:
         alone = entry[0] if isinstance(entry, SpoolRecords) else entry
         reason = f"refused by the database: {type(error).__name__}"
         _log.error("%s/%d@%d: %s", alone.directory, alone.number, alone.start, reason)
-        return Applied(quarantined=quarantine(connection, [(alone, reason)], now_us=now_us))
+        refused = [(alone, reason)]
+        count = quarantine(connection, refused, now_us=now_us, node=self._node)
+        return Applied(quarantined=count)
 
     def _lost_conditions(
         self, chunks: list[_Chunk], now_us: int, *, is_expiry_due: bool
@@ -286,7 +296,7 @@ class Rounds:
                 is_over = table.c.session != session
                 if chunk.dead_session is not None:
                     is_over |= table.c.session == chunk.dead_session
-                yield sa.and_(table.c.directory == chunk.name, is_over)
+                yield sa.and_(table.c.directory == self._node + chunk.name, is_over)
         if is_expiry_due:
             yield table.c.expires_at_us < now_us
 
@@ -303,13 +313,15 @@ class Rounds:
             if not chunk.is_at_end:
                 continue
             if chunk.dead_session is not None:
-                yield table.c.directory == chunk.name
+                yield table.c.directory == self._node + chunk.name
                 continue
             header = segment.read_header(segment.segment_path(chunk.directory, chunk.after.number))
             began_us = 0 if header is None else header.created_at_us
             is_over = (table.c.granted_at_us < began_us) | (table.c.expires_at_us <= now_us)
             yield sa.and_(
-                table.c.directory == chunk.name, table.c.session != chunk.after.session, is_over
+                table.c.directory == self._node + chunk.name,
+                table.c.session != chunk.after.session,
+                is_over,
             )
         if is_expiry_due:
             # Nobody can spend them any more, and their spool may be gone for good.
@@ -350,7 +362,7 @@ class Rounds:
         """Remove segments and directories that are loaded; measure what waits."""
         for chunk in self._remove_loaded(chunks):
             with self._engine.begin() as connection:
-                drop_cursor(connection, chunk.name, at=chunk.after)
+                drop_cursor(connection, self._node + chunk.name, at=chunk.after)
             cursors.pop(chunk.name, None)
             self._adoption.forget(chunk.name)
             self._closed_for.pop(chunk.name, None)
@@ -380,12 +392,6 @@ class Rounds:
             if is_over and remove_dead(chunk.directory, chunk.after):
                 removed.append(chunk)
         return removed
-
-
-def _move_cursors(connection: sa.Connection, chunks: Sequence[_Chunk]) -> None:
-    for chunk in chunks:
-        if chunk.before != chunk.after:
-            move_cursor(connection, chunk.name, before=chunk.before, after=chunk.after)
 
 
 def _halves(entries: Entries) -> list[Entries]:

@@ -9,6 +9,7 @@ from typing import TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -23,8 +24,8 @@ from gateway.budgets.messages import (
     LeaseRequest,
 )
 from gateway.clock import Clock, uuid7_maker
-from gateway.ledger import budget_leases, budgets, keys, migrate
-from gateway.ledger.database import BUSY_S, reading_engine, writing_engine
+from gateway.ledger import budget_leases, budgets, keys, migrate, node
+from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
 from gateway.ledger.faults import explaining
 from gateway.ledger.loader import Loader
 from gateway.ledger.recent import recent_requests
@@ -208,6 +209,10 @@ class LedgerService:
         )
 
     async def _grant(self, request: LeaseRequest) -> LeaseReply:
+        if is_postgresql(self._url):
+            directory = node.make(self._spool_root) + request.directory
+            request = msgspec.structs.replace(request, directory=directory)
+
         def run(connection: sa.Connection) -> LeaseReply:
             now_us = self._clock.wall_us()
             return budget_leases.grant(connection, request, now_us=now_us, new_id=self._new_id)

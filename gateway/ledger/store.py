@@ -75,12 +75,12 @@ class Store:
 
     Args:
         grace_s: Seconds past its lifetime after which an unsettled intent is lost.
-        node: Stands before the directories' names, `Rounds.node`.
     """
 
-    def __init__(self, *, grace_s: float, node: str = "") -> None:
+    def __init__(self, *, grace_s: float) -> None:
+        self.node = ""
+        """Stands before the names of directories, see `node`."""
         self._grace_s = grace_s
-        self._node = node
         self._dimensions = Dimensions()
         self._budgets: dict[int, StoredBudget] = {}
         self._matcher = BudgetMatcher()
@@ -104,7 +104,7 @@ class Store:
         """Book a batch; entries that cannot be booked go to quarantine with the reason."""
         batch.matcher = self._load_budgets(connection)
         self._look_up(connection, batch)
-        changes = batches.book(batch, grace_s=self._grace_s, node=self._node)
+        changes = batches.book(batch, grace_s=self._grace_s, node=self.node)
         budget_buckets.ensure(connection, self._budgets, changes.budgets.windows)
         applied = self._write(connection, changes, now_us=now_us)
         self._book_budgets(connection, changes.budgets)
@@ -193,7 +193,7 @@ class Store:
         if changes.opened:
             intents = statements.insert_intents(connection.dialect.name)
             connection.exec_driver_sql(intents, changes.opened)
-        quarantined = quarantine(connection, changes.refused, now_us=now_us, node=self._node)
+        quarantined = quarantine(connection, changes.refused, now_us=now_us, node=self.node)
         _insert_events(connection, changes.rows, changes.roll_ups)
         return Applied(events=len(changes.rows), replays=changes.replays, quarantined=quarantined)
 

@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
-from gateway.ledger import cost_tags, schema
+from gateway.ledger import cost_tags, node, schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.booking import Row
 from gateway.ledger.budget_checks import budget_faults
@@ -62,7 +62,8 @@ def verify(connection: sa.Connection, spool_root: Path) -> Verification:
         *close_faults(connection),
     ]
     quarantined = _quarantine_faults(connection)
-    backlog_records, spool_faults = _scan_spools(spool_root, load_cursors(connection))
+    prefix = node.load(spool_root) if is_postgresql(connection) else ""
+    backlog_records, spool_faults = _scan_spools(spool_root, load_cursors(connection, prefix))
     faults += [*quarantined, *spool_faults]
     count = sa.select(sa.func.count()).select_from(schema.attempt_intent)
     hidden = len(faults) - FAULTS_MAX

@@ -48,6 +48,7 @@ from gateway.process.preflight import ServeError
 from gateway.process.reload import Reloader
 from gateway.process.worker_fleet import WorkerFleet
 from gateway.process.worker_set import SetFailed, Surroundings
+from gateway.settings.database import connection_url
 from gateway.settings.loader import LoadedConfig
 from gateway.telemetry.desk import MetricsDesk
 from gateway.telemetry.snapshot import Snapshot
@@ -257,7 +258,7 @@ class Supervisor:
 
     async def _set_up_ledger(self, child: Child) -> None:
         start = LedgerStart(
-            database_url=self.loaded.database_url,
+            database_url=connection_url(self.loaded, environ=self.environ),
             spool_dir=str(self.loaded.spool_dir),
             log_format=self.loaded.settings.telemetry.log_format,
         )

@@ -14,7 +14,6 @@ from gateway.settings.document import Settings
 from gateway.settings.errors import Problem
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider
-from gateway.settings.storage import SQLITE_PREFIX
 from gateway.settings.validation import Path
 
 BUILT_KINDS = frozenset({"local", "openai_compatible"})
@@ -27,11 +26,6 @@ def _provider_kinds(settings: Settings) -> Uses:
     for name, provider in settings.providers.items():
         if provider.kind not in BUILT_KINDS:
             yield ("providers", name, "kind"), f"kind {provider.kind}"
-
-
-def _postgresql(settings: Settings) -> Uses:
-    if not settings.storage.database.startswith(SQLITE_PREFIX):
-        yield ("storage", "database"), "PostgreSQL"
 
 
 def _content_log(settings: Settings) -> Uses:
@@ -113,7 +107,6 @@ def secret_references(settings: Settings) -> Iterator[tuple[Path, SecretReferenc
 
 UNBUILT: Mapping[str, Callable[[Settings], Uses]] = {
     "provider kinds": _provider_kinds,
-    "postgresql": _postgresql,
     "content log": _content_log,
     "stored objects": _stored_objects,
     "budgets": _budgets,

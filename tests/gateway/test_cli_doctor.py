@@ -203,11 +203,27 @@ def test_a_file_that_is_no_database_is_broken(loaded, tmp_path):
     assert "not a database" in found.detail
 
 
-def test_a_database_that_is_not_built_is_broken(tmp_path):
-    other = load_settings('storage: {database: "postgresql://u@h/d"}\n', base_dir=tmp_path)
+def test_a_database_server_that_does_not_answer_is_broken(tmp_path):
+    other = load_settings('storage: {database: "postgresql://u@127.0.0.1:9/d"}\n', base_dir=tmp_path)
     found = doctor.check_database(other)
     assert found.verdict is Verdict.BROKEN
-    assert "must be sqlite" in found.detail
+    assert "the database did not answer" in found.detail
+
+
+def test_a_postgresql_with_a_ledger_in_it_is_fine(tmp_path, postgres_ledger_url):
+    loaded = load_settings(f"storage: {{database: '{postgres_ledger_url}'}}\n", base_dir=tmp_path)
+    found = doctor.check_database(loaded)
+    assert (found.verdict, found.detail) == (
+        Verdict.OK,
+        f"{postgres_ledger_url} answers, 0 keys made here",
+    )
+
+
+def test_a_missing_database_password_is_told_by_its_name(tmp_path):
+    text = "storage: {database: 'postgresql://u@h/d', database_password_env: NO_SUCH_VARIABLE}\n"
+    found = doctor.check_database(load_settings(text, base_dir=tmp_path))
+    assert found.verdict is Verdict.BROKEN
+    assert "NO_SUCH_VARIABLE is not set" in found.detail
 
 
 def gateway_at(folder, answer):

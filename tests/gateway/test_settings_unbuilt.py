@@ -8,7 +8,6 @@ from tests.gateway.settings_text import EXAMPLE, load_settings
 
 USES = {
     "provider kinds": ("providers: {g: {kind: groq}}", "providers.g.kind"),
-    "postgresql": ("storage: {database: 'postgresql://u@h/d'}", "storage.database"),
     "content log": ("storage: {content_log: hashes}", "storage.content_log"),
     "stored objects": ("stored_objects: {enabled: true}", "stored_objects.enabled"),
     "budgets": ("teams: {t: {budget: {usd: 1}}}", "teams.t.budget"),

@@ -12,6 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES
+from gateway.ledger.database import blocking_reader
 from gateway.ledger.schema import METERS
 from tests.support.upstream_scripts import BillLine
 
@@ -60,20 +61,24 @@ class LedgerRow:
     duration_us: int
 
 
-def ledger_rows(database: Path) -> list[LedgerRow]:
-    """Every attempt's counting entry, oldest first."""
+def ledger_rows(database: Path | str) -> list[LedgerRow]:
+    """Every attempt's counting entry, oldest first, of a file or of a `postgresql://` URL."""
+    if isinstance(database, str):
+        return [_row(values) for values in _read(database, _QUERY)]
     with contextlib.closing(_connect(database)) as connection:
         return [_row(dict(values)) for values in connection.execute(_QUERY)]
 
 
-def open_intents(database: Path) -> int:
+def open_intents(database: Path | str) -> int:
     """Attempts that are neither settled nor given up."""
+    if isinstance(database, str):
+        return len(_read(database, "select event_id from attempt_intent"))
     with contextlib.closing(_connect(database)) as connection:
         return connection.execute("select count(*) from attempt_intent").fetchone()[0]
 
 
 def wait_for_rows(
-    database: Path, count: int, *, where: Callable[[LedgerRow], bool] = lambda _: True,
+    database: Path | str, count: int, *, where: Callable[[LedgerRow], bool] = lambda _: True,
     timeout_s: float = 20.0,
 ) -> list[LedgerRow]:  # fmt: skip
     """The rows that match, once there are `count` of them.
@@ -103,6 +108,19 @@ def billed_pico_usd(line: BillLine, price: Mapping[str, str]) -> int:
     )
     # Dollars per million tokens are millionths of a dollar per token: 10**6 picodollars.
     return sum(round(tokens * Fraction(usd) * 10**6) for tokens, usd in amounts)
+
+
+def _read(database_url: str, query: str) -> list[dict]:
+    database = blocking_reader(database_url)
+
+    def run() -> list[dict]:
+        with database.engine.begin() as connection:
+            return [dict(row) for row in connection.exec_driver_sql(query).mappings()]
+
+    try:
+        return database.run(run)
+    finally:
+        database.dispose()
 
 
 def _connect(database: Path) -> sqlite3.Connection:
@@ -137,7 +155,12 @@ def _row(values: dict) -> LedgerRow:
         },
         status=_STATUSES[values["status"]],
         quality=_QUALITIES[values["quality"]],
-        tags=json.loads(values["tags"]),
-        cost_tags=json.loads(values["cost_tags"]),
+        tags=_document(values["tags"]),
+        cost_tags=_document(values["cost_tags"]),
         usage={meter: values[f"{meter}_units"] for meter in METERS if values[f"{meter}_units"]},
     )
+
+
+def _document(value: str | list) -> list:
+    """A JSON column: text on SQLite, decoded by the driver on PostgreSQL."""
+    return json.loads(value) if isinstance(value, str) else value
