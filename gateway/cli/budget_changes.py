@@ -13,6 +13,8 @@ from gateway.cli.faults import CliFault
 from gateway.clock import system_clock
 from gateway.ledger.errors import LedgerError
 from gateway.settings.budget_orders import BudgetOrder
+from gateway.settings.database import connection_url
+from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ async def offline_ledger(config: LoadedConfig) -> LedgerService:
     """The ledger of a gateway that does not run; to be stopped."""
     from gateway.ledger.service import LedgerService  # SQLAlchemy, for a stopped gateway only
 
-    service = LedgerService(config.database_url, config.spool_dir, clock=system_clock())
+    service = LedgerService(
+        connection_url(config, environ=process_environ()), config.spool_dir, clock=system_clock()
+    )
     await service.start()
     return service

@@ -142,11 +142,11 @@ def test_the_model_that_fits_comes_with_its_arithmetic(total_bytes, verdict, sai
 
 def test_what_cannot_be_served_yet_is_noted(loaded, tmp_path):
     assert doctor.check_configuration(loaded).verdict is Verdict.OK
-    later = load_settings("storage: {redis: 'redis://h:1/0'}\n", base_dir=tmp_path)
+    later = load_settings("storage: {content_log: hashes}\n", base_dir=tmp_path)
     found = doctor.check_configuration(later)
     assert found.verdict is Verdict.NOTE
     assert "refuses 1 settings" in found.detail
-    assert "Redis" in found.detail
+    assert "a content log" in found.detail
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,9 @@ def test_a_file_that_is_no_database_is_broken(loaded, tmp_path):
 
 
 def test_a_database_server_that_does_not_answer_is_broken(tmp_path):
-    other = load_settings('storage: {database: "postgresql://u@127.0.0.1:9/d"}\n', base_dir=tmp_path)
+    other = load_settings(
+        'storage: {database: "postgresql://u@127.0.0.1:9/d"}\n', base_dir=tmp_path
+    )
     found = doctor.check_database(other)
     assert found.verdict is Verdict.BROKEN
     assert "the database did not answer" in found.detail
