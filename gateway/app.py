@@ -13,6 +13,7 @@ from gateway.auth.keys import hash_key
 from gateway.budgets.holds import Holds
 from gateway.channel import Channel
 from gateway.clock import Clock, uuid7_maker
+from gateway.finance.focus.parties import parties_of
 from gateway.fleet import Fleet, build_fleet
 from gateway.health import HealthBoard
 from gateway.http.errors import row_of
@@ -52,6 +53,7 @@ class Credentials:
         peppers: The current one first.
         namespace_key: Tenant namespaces are derived with it.
         session_key: Dashboard sessions are signed with it.
+        pseudonym_key: Names of persons in exports are replaced with it.
     """
 
     declared: tuple[KeyRecord, ...]
@@ -59,6 +61,7 @@ class Credentials:
     peppers: Sequence[bytes]
     namespace_key: bytes
     session_key: bytes
+    pseudonym_key: bytes
 
     def hash_token(self, token: bytes) -> bytes:
         """What is kept in place of a new key: its HMAC with the current pepper."""
@@ -93,6 +96,7 @@ def load_credentials(config: LoadedConfig, environ: Mapping[str, str]) -> Creden
         peppers=master.derive_all(Label.KEY_PEPPER),
         namespace_key=master.derive(Label.NAMESPACE),
         session_key=master.derive(Label.SESSION),
+        pseudonym_key=master.derive(Label.PSEUDONYM),
     )
 
 
@@ -151,6 +155,8 @@ def build_service(
         supervisor=supervisor,
         hash_token=credentials.hash_token,
         session_key=credentials.session_key,
+        pseudonym_key=credentials.pseudonym_key,
+        parties=parties_of(settings),
         spool_fault=spool.fault,
         started_s=clock.wall_us() // 1_000_000,
         finance=settings.finance,

@@ -101,6 +101,7 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("PUT", "/admin/v1/budgets/{name:path}"): Action.CHANGE_BUDGETS,
     ("DELETE", "/admin/v1/budgets/{name:path}"): Action.CHANGE_BUDGETS,
     ("GET", "/admin/v1/spend"): Action.READ_SPEND,
+    ("GET", "/admin/v1/spend/export"): Action.READ_FINANCE,
     ("GET", "/admin/v1/requests"): Action.READ_REQUESTS,
     ("GET", "/admin/v1/status"): Action.READ_STATUS,
 }

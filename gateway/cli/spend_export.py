@@ -15,12 +15,13 @@ from gateway.cli.admin import catch_up
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.finance.errors import FinanceError
+from gateway.finance.focus.books import open_export
 from gateway.finance.focus.errors import BadOrder
 from gateway.finance.focus.export import Export
 from gateway.finance.focus.files import Manifest, check_order, write_folder
-from gateway.finance.focus.invoices import NothingMore
 from gateway.finance.focus.order import (
     ExportOrder,
+    ExportRequest,
     FileFormat,
     FocusVersion,
     Grain,
@@ -30,7 +31,6 @@ from gateway.finance.focus.order import (
     month_of,
 )
 from gateway.finance.focus.parties import parties_of
-from gateway.finance.focus.pseudonyms import Names
 from gateway.finance.focus.streams import send_csv
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.reading import read_ledger
@@ -113,36 +113,34 @@ def _write(loaded: LoadedConfig, order: ExportOrder, form: FileFormat, out: str)
     """Write the export; None when it went to standard output."""
     if not anyio.run(catch_up, loaded):
         typer.echo("note: the running gateway has written more than is loaded yet", err=True)
+    master = load_master_keys(loaded, environ=process_environ(), random_bytes=secrets.token_bytes)
+    request = ExportRequest(
+        order=order,
+        parties=parties_of(loaded.settings),
+        pseudonym_key=master.derive(Label.PSEUDONYM),
+    )
+    url = connection_url(loaded, environ=process_environ())
     try:
-        ordered = _export(loaded, order)
         if out == _STANDARD_OUTPUT:
-            read_ledger(
-                connection_url(loaded, environ=process_environ()),
-                _print,
-                ordered,
-                typer.get_binary_stream("stdout"),
-            )
+            read_ledger(url, _print, request, typer.get_binary_stream("stdout"))
             return None
-        return read_ledger(
-            connection_url(loaded, environ=process_environ()),
-            write_folder,
-            ordered,
-            form,
-            Path(out),
-        )
+        return read_ledger(url, _write_folder, request, form, Path(out))
     except BadOrder as error:
         raise typer.BadParameter(str(error)) from error
     except (LedgerError, FinanceError) as error:
         raise CliFault(str(error)) from error
 
 
-def _export(loaded: LoadedConfig, order: ExportOrder) -> Export:
-    parties = parties_of(loaded.settings)
-    master = load_master_keys(loaded, environ=process_environ(), random_bytes=secrets.token_bytes)
-    names = Names(
-        order.names, key=master.derive(Label.PSEUDONYM), declared_tags=parties.declared_tags
+def _open(connection: sa.Connection, request: ExportRequest) -> Export:
+    return open_export(
+        connection, request.order, parties=request.parties, pseudonym_key=request.pseudonym_key
     )
-    return Export(order=order, parties=parties, names=names, source=NothingMore())
+
+
+def _write_folder(
+    connection: sa.Connection, request: ExportRequest, form: FileFormat, target: Path
+) -> Manifest:
+    return write_folder(connection, _open(connection, request), form, target)
 
 
 def _bounds(month: str | None, from_: str | None, to: str | None) -> tuple[int, int]:
@@ -160,11 +158,11 @@ def _bounds(month: str | None, from_: str | None, to: str | None) -> tuple[int, 
     return instant_us(from_), instant_us(to)
 
 
-def _print(connection: sa.Connection, ordered: Export, stream: BinaryIO) -> None:
+def _print(connection: sa.Connection, request: ExportRequest, stream: BinaryIO) -> None:
     def send(piece: bytes) -> None:
         stream.write(piece)
 
-    send_csv(connection, ordered, send)
+    send_csv(connection, _open(connection, request), send)
     stream.flush()
 
 

@@ -41,6 +41,7 @@ from gateway.http.messages import (
 )
 from gateway.http.openapi_models import ErrorAnswer
 from gateway.http.service import Service
+from gateway.http.spend_export import SpendExportApi
 from gateway.http.supervisor_calls import SupervisorCalls
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,9 @@ def make_pages(
         admin.AdminApi(service, calls, random_bytes=random_bytes).router(),
         admin_budgets.BudgetApi(service, calls).router(),
         dashboard.router(),
+        SpendExportApi(
+            calls, parties=service.parties, pseudonym_key=service.pseudonym_key
+        ).router(),
         openapi.Document(app).router(),
     ]
     for router in routers:
@@ -137,7 +141,7 @@ class Gate:
                 page = await self._dashboard.refused(Request(inner), error.message)
                 await page(inner, receive, answer.send)
                 return
-            await self._app(inner, _replay(body), answer.send)
+            await self._app(inner, _replay(body, receive), answer.send)
         except errors.GatewayError as error:
             await answer.refuse(error)
         except ClientGone:
@@ -216,14 +220,15 @@ class _Answer:
         await self.send({"type": "http.response.body", "body": body})
 
 
-def _replay(body: bytes) -> Receive:
-    """A `receive` that gives a body that was read already."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body that was read already, then what the connection says."""
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-    async def receive() -> MutableMapping[str, Any]:
-        return next(messages, {"type": "http.disconnect"})
+    async def replay() -> MutableMapping[str, Any]:
+        message = next(messages, None)
+        return await receive() if message is None else message
 
-    return receive
+    return replay
 
 
 def _response(error: errors.GatewayError) -> Response:

@@ -12,6 +12,7 @@ from gateway.admission.admit import Admission
 from gateway.auth.directory import KeyDirectory
 from gateway.channel import Channel
 from gateway.clock import Clock
+from gateway.finance.focus.order import Parties
 from gateway.http.guard import Guards
 from gateway.http.overload import Overload
 from gateway.limits.limiter import Limiter
@@ -42,6 +43,8 @@ class Service:
         supervisor: For what only the ledger process knows; None outside a worker.
         hash_token: What is kept in place of a key that is made here: its HMAC with the pepper.
         session_key: 32 bytes that dashboard sessions are signed with.
+        pseudonym_key: 32 bytes that names of persons in exports are replaced with.
+        parties: Who stands on an export.
         spool_fault: Why the spool takes no record, empty when it does.
         overload: Refuses what there is no time for.
         trails: For traces and the access log; None when both are off.
@@ -64,6 +67,8 @@ class Service:
     supervisor: Channel | None
     hash_token: Callable[[bytes], bytes]
     session_key: bytes = field(repr=False)
+    pseudonym_key: bytes = field(repr=False)
+    parties: Parties
     spool_fault: Callable[[], str]
     started_s: int
     finance: FinanceSettings = field(default_factory=FinanceSettings)

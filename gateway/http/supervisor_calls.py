@@ -6,13 +6,16 @@ sentence, and the code decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import TypeVar
+
+import anyio
 
 from gateway import errors
 from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetRules
 from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError
+from gateway.finance.focus.order import ExportRequest
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
 
 T = TypeVar("T")
@@ -20,6 +23,9 @@ T = TypeVar("T")
 READ_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 40.0
 """Longer than the supervisor waits for the ledger and for every worker."""
+EXPORT_TIMEOUT_S = 120.0
+"""For one piece: the sums of a charge period."""
+EXPORT_CLOSE_S = 5.0
 FLUSH_TIMEOUT_S = 2.0
 RETRY_AFTER_S = 2.0
 
@@ -61,6 +67,24 @@ class SupervisorCalls:
             InvalidField: The query has no meaning.
         """
         return await self._call("spend_report", query, SpendReport)
+
+    async def export_pieces(self, request: ExportRequest) -> AsyncGenerator[bytes]:
+        """An export as pieces of CSV, each asked for when the one before it is taken.
+
+        Closing the generator ends the export.
+
+        Raises:
+            InvalidField: The order has no meaning.
+        """
+        number = await self._call("export_open", request, int)
+        try:
+            while piece := await self._call(
+                "export_next", number, bytes, timeout_s=EXPORT_TIMEOUT_S
+            ):
+                yield piece
+        finally:
+            with anyio.move_on_after(EXPORT_CLOSE_S, shield=True):
+                await self._call("export_close", number, type(None))
 
     async def recent_requests(self, query: RecentQuery) -> list[RecentRequest]:
         """The newest requests, newest first."""

@@ -19,7 +19,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import anyio
 import msgspec
@@ -41,6 +41,7 @@ from gateway.clock import Clock, system_clock
 from gateway.finance import errors as finance_errors
 from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import FinanceError
+from gateway.finance.focus.order import ExportRequest
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger import errors
 from gateway.ledger.errors import LedgerError
@@ -50,6 +51,9 @@ from gateway.ledger.verify import Verification
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
 from gateway.process.messages import UNUSABLE_DATABASE, LedgerStart
 from gateway.telemetry.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from gateway.finance.focus.sessions import ExportSessions
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +98,8 @@ class LedgerProcess:
         self._clock = clock
         self._service: LedgerService | None = None
         self._tasks: TaskGroup | None = None
+        self._exports: ExportSessions | None = None
+        self._database_url = ""
         self._channel = Channel(control, self._methods(), name="supervisor")
 
     async def run(self) -> None:
@@ -122,6 +128,9 @@ class LedgerProcess:
             "finance": _answer(cast("type[FinanceRequest]", FinanceRequest), self._finance),
             "spend_report": _answer(SpendQuery, self._spend_report),
             "recent_requests": _answer(object, self._recent_requests),
+            "export_open": _answer(ExportRequest, self._export_open),
+            "export_next": _answer(int, self._export_next),
+            "export_close": _answer(int, self._export_close),
             "flush": _answer(type(None), self._flush),
             "verify": _answer(type(None), self._verify),
             "stats": _answer(type(None), self._stats),
@@ -138,6 +147,7 @@ class LedgerProcess:
             await service.stop(drain=False)
             raise
         self._service = service
+        self._database_url = start.database_url
         self._tasks.start_soon(service.run)
         return await self._records()
 
@@ -193,6 +203,25 @@ class LedgerProcess:
             return await self._started().recent_requests(params)
         query = msgspec.convert(params, RecentQuery)
         return await self._started().recent_requests(query.count, query.team, query.teams)
+
+    async def _export_open(self, request: ExportRequest) -> int:
+        self._started()
+        if self._exports is None:
+            # Imported when first asked for: most gateways are never asked for an export.
+            from gateway.finance.focus.sessions import ExportSessions
+
+            assert self._tasks is not None
+            self._exports = ExportSessions(database_url=self._database_url, tasks=self._tasks)
+        return await self._exports.open(request)
+
+    async def _export_next(self, number: int) -> bytes:
+        if self._exports is None:
+            raise errors.BadQuery(f"there is no export {number}")
+        return await self._exports.next(number)
+
+    async def _export_close(self, number: int) -> None:
+        if self._exports is not None:
+            self._exports.close(number)
 
     async def _flush(self, _params: None) -> None:
         await self._started().flush()

@@ -75,7 +75,17 @@ next start."""
 
 FINANCE_TIMEOUT_S = 600.0
 """Reading a large file, or comparing a month of many attempts."""
-_LEDGER_READS = ("list_keys", "spend_report", "recent_requests", "flush", "verify", "stats")
+_LEDGER_READS = (
+    "list_keys",
+    "spend_report",
+    "recent_requests",
+    "export_open",
+    "export_next",
+    "export_close",
+    "flush",
+    "verify",
+    "stats",
+)
 """Methods of the ledger process that workers and the admin socket reach unchanged."""
 
 

@@ -188,3 +188,7 @@ def ledger_of(events: Sequence[Event]):
         fill(connection, events)
         yield connection
         connection.rollback()
+
+
+def column_sum(rows: Sequence[dict[str, Value]], name: str) -> int:
+    return sum(int(row[name] or 0) for row in rows)

@@ -214,6 +214,9 @@ def _supervisor_methods(pages: Pages) -> dict[str, Method]:
             for name in (
                 "budget_reports",
                 "change_budget",
+                "export_close",
+                "export_next",
+                "export_open",
                 "flush",
                 "list_keys",
                 "recent_requests",

@@ -47,6 +47,7 @@ GET /admin/v1/budgets             a             a              -               a
 PUT /admin/v1/budgets/{name:path}     a             a              -               -              a            t          -         -        -
 DELETE /admin/v1/budgets/{name:path}  a             a              -               -              a            t          -         -        -
 GET /admin/v1/spend               a             a              -               a              a            t          t         -        t
+GET /admin/v1/spend/export        a             -              -               a              a            -          -         a        -
 GET /admin/v1/requests            a             a              -               a              a            t          t         a        t
 GET /admin/v1/status              a             a              -               -              -            -          -         a        -
 """

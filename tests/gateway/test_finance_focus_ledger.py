@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.finance.focus.charges import SCALE
-from gateway.finance.focus.columns import Value
 from gateway.finance.focus.errors import TargetTaken
 from gateway.finance.focus.files import MANIFEST, write_folder
 from gateway.finance.focus.invoices import InvoiceAllocation
@@ -30,7 +29,15 @@ from gateway.ledger import migrate
 from gateway.ledger.database import writing_engine
 from gateway.ledger.records import AttemptStatus
 from pricing.usage import Meter, Quality
-from tests.gateway.focus_ledgers import DEPLOYMENTS, TOKENS, Event, fill, ledger_of, told
+from tests.gateway.focus_ledgers import (
+    DEPLOYMENTS,
+    TOKENS,
+    Event,
+    column_sum,
+    fill,
+    ledger_of,
+    told,
+)
 from tests.gateway.focus_samples import (
     FROM_US,
     PROFILES,
@@ -40,10 +47,6 @@ from tests.gateway.focus_samples import (
     pico,
     read_rows,
 )
-
-
-def column_sum(rows: Sequence[dict[str, Value]], name: str) -> int:
-    return sum(int(row[name] or 0) for row in rows)
 
 
 def counting(events: Sequence[Event]) -> list[Event]:

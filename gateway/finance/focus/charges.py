@@ -116,7 +116,7 @@ class Resource:
     """Where the charge arose.
 
     Attributes:
-        provider: Name of the provider in the configuration.
+        provider: Name of the provider in the configuration, empty for the operator itself.
         deployment: `provider/model-id`, empty where no deployment is meant.
         model_id: The model's id at the provider, empty for none.
     """

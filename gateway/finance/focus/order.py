@@ -117,6 +117,23 @@ class Parties(msgspec.Struct, frozen=True, kw_only=True):
     declared_tags: tuple[str, ...] = ()
 
 
+class ExportRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process asks another for.
+
+    Attributes:
+        order: Checked.
+        parties: Who stands on the export.
+        pseudonym_key: What pseudonyms are derived with.
+    """
+
+    order: ExportOrder
+    parties: Parties
+    pseudonym_key: bytes
+
+    def __repr__(self) -> str:
+        return f"<ExportRequest {self.order}>"
+
+
 def month_of(text: str) -> tuple[int, int]:
     """The first instant of a month written `2026-11`, and that of the next month.
 

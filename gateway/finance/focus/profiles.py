@@ -115,9 +115,10 @@ def _reconciled(charge: Charge, parties: Parties, names: Names, spread: Spread) 
 
 
 def _issuer(charge: Charge, parties: Parties) -> str:
-    """The vendor; for machines of the operator's own, the operator."""
-    is_own = charge.kind in _OPERATORS_OWN or charge.resource.provider in parties.machines
-    return parties.organisation if is_own else charge.resource.provider
+    """The vendor; for machines of the operator's own and moves between teams, the operator."""
+    provider = charge.resource.provider
+    is_own = charge.kind in _OPERATORS_OWN or not provider or provider in parties.machines
+    return parties.organisation if is_own else provider
 
 
 def _line(

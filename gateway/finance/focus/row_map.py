@@ -300,6 +300,11 @@ def adjustment(line: InvoiceCharge) -> Charge:
     return _invoice_charge(line, ChargeKind.ADJUSTMENT, Category.ADJUSTMENT)
 
 
+def unbilled(charge: Charge) -> Charge:
+    """The same charge where an invoice that is told elsewhere bills it."""
+    return replace(charge, costs=replace(charge.costs, billed_pico_usd=0))
+
+
 def correction(late: LateUsage) -> Charge:
     """Usage of a closed month: billed in a later one, with the charge period in which it arose."""
     charge = usage(late.usage)

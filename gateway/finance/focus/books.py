@@ -1,0 +1,295 @@
+"""What the books of finance say beside the ledger: adjustments, invoices, closed months.
+
+A month's charges come with the range in which the month begins, so that exports of neighbouring
+ranges tell each of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+import sqlalchemy as sa
+
+from gateway.finance.adjustments import adjustments
+from gateway.finance.focus import row_map
+from gateway.finance.focus.charges import Charge, Owner
+from gateway.finance.focus.export import Export
+from gateway.finance.focus.inputs import InvoiceCharge
+from gateway.finance.focus.invoices import (
+    ContractLine,
+    InvoiceAllocation,
+    InvoiceLine,
+    PeriodClose,
+)
+from gateway.finance.focus.order import (
+    DAY_US,
+    ExportOrder,
+    Parties,
+    Profile,
+    billing_months,
+    instant_us,
+)
+from gateway.finance.focus.pseudonyms import Names
+from gateway.finance.messages import Adjustment, AdjustmentKind, ListAdjustments
+from gateway.ledger import schema
+from gateway.ledger.finance_tables import (
+    import_batch,
+    invoice,
+    invoice_line,
+    period_close,
+    spend_adjustment,
+)
+from gateway.ledger.periods import CLOSED, month_bounds_us, month_of, next_month
+
+_USAGE = "usage"
+_CREDIT, _TAX = "credit", "tax"
+_CATEGORIES = {_USAGE: "Usage", _CREDIT: "Credit", _TAX: "Tax", "rounding": "Adjustment"}
+_STAND_ON_INVOICES = frozenset({AdjustmentKind.CREDIT, AdjustmentKind.TAX, AdjustmentKind.ROUNDING})
+"""Adjustments that repeat a line of an invoice; where invoices bill, the lines themselves do."""
+_MOVE_ONLY = frozenset({AdjustmentKind.ALLOCATION, AdjustmentKind.REATTRIBUTION})
+
+
+class _Line(NamedTuple):
+    """A line of an invoice in force."""
+
+    line_id: int
+    line: int
+    kind: str
+    day: str
+    model: str
+    meter: str
+    amount_pico_usd: int
+    description: str
+    invoice_id: int
+    account: str
+    number: str
+    issued_on: str
+    taken_us: int
+
+    @property
+    def detail_id(self) -> str:
+        """Unique among all lines: vendors repeat numbers."""
+        return f"{self.number}/{self.invoice_id}-{self.line}"
+
+    @property
+    def deployment(self) -> str | None:
+        """The deployment that it names, None for all of its account."""
+        return f"{self.account}/{self.model}" if self.model else None
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """A `FinanceSource` of the database.
+
+    Attributes:
+        connection: In the transaction of the export.
+        profile: What is billed depends on it.
+    """
+
+    connection: sa.Connection
+    profile: Profile
+
+    def charges(self, from_us: int, to_us: int) -> Iterable[Charge]:
+        """Adjustments of the range's months; where invoices bill, their lines that are no usage."""
+        is_reconciled = self.profile is Profile.RECONCILED
+        for month in _months(from_us, to_us):
+            numbers = self._numbers(month)
+            query = ListAdjustments(from_period=month, to_period=next_month(month))
+            for one in adjustments(self.connection, query):
+                if not is_reconciled:
+                    yield _adjusted(one, numbers)
+                elif one.kind not in _STAND_ON_INVOICES:
+                    yield _unbilled(_adjusted(one, numbers), one.kind)
+            if is_reconciled:
+                for line in self._lines(month):
+                    if line.kind != _USAGE:
+                        yield _of_invoice(line, month)
+
+    def allocations(self, from_us: int, to_us: int) -> Sequence[InvoiceAllocation]:
+        """Usage lines of the range's invoices."""
+        return [
+            InvoiceAllocation(
+                billing_us=month_bounds_us(month)[0],
+                provider=line.account,
+                deployment=line.deployment,
+                meter=line.meter if line.meter in schema.METERS else None,
+                amount_pico_usd=line.amount_pico_usd,
+                invoice_id=line.number,
+                detail_id=line.detail_id,
+            )
+            for month in _months(from_us, to_us)
+            for line in self._lines(month)
+            if line.kind == _USAGE
+        ]
+
+    def invoice_lines(self, from_us: int, to_us: int) -> Sequence[InvoiceLine]:
+        """Every line of the range's invoices, where they are what is billed."""
+        if self.profile is not Profile.RECONCILED:
+            return ()
+        return [
+            InvoiceLine(
+                invoice_id=line.number,
+                detail_id=line.detail_id,
+                provider=line.account,
+                billing_us=month_bounds_us(month)[0],
+                category=_CATEGORIES[line.kind],
+                amount_pico_usd=line.amount_pico_usd,
+                description=line.description,
+                issued_us=instant_us(line.issued_on) if line.issued_on else None,
+                is_issued=bool(line.issued_on),
+                created_us=line.taken_us,
+                updated_us=line.taken_us,
+            )
+            for month in _months(from_us, to_us)
+            for line in self._lines(month)
+        ]
+
+    def contracts(self, from_us: int, to_us: int) -> Sequence[ContractLine]:
+        """None: the books keep no contracts yet."""
+        del from_us, to_us
+        return ()
+
+    def closes(self, from_us: int, to_us: int) -> Sequence[PeriodClose]:
+        """Months of the range that are closed."""
+        table = period_close
+        wanted = sa.select(table.c.month, table.c.closed_at_us).where(
+            table.c.state == CLOSED, table.c.month.between(month_of(from_us), month_of(to_us))
+        )
+        rows = self.connection.execute(wanted.order_by(table.c.month)).all()
+        return [
+            PeriodClose(billing_us=month_bounds_us(month)[0], closed_us=closed_at_us)
+            for month, closed_at_us in cast("Sequence[tuple[str, int]]", rows)
+        ]
+
+    def _lines(self, month: str) -> list[_Line]:
+        """Lines about a month of invoices that no later file replaced, in the order of taking.
+
+        Vendors bill usage by the day; one line of an export stands for all days of an invoice.
+        """
+        found: dict[tuple[object, ...], _Line] = {}
+        for line in self._each_line(month):
+            is_usage = line.kind == _USAGE
+            key = (line.invoice_id, line.model, line.meter) if is_usage else (line.line_id,)
+            known = found.get(key)
+            amount = line.amount_pico_usd + (0 if known is None else known.amount_pico_usd)
+            found[key] = (line if known is None else known)._replace(amount_pico_usd=amount)
+        return list(found.values())
+
+    def _each_line(self, month: str) -> Iterator[_Line]:
+        statement = (
+            _select_lines()
+            .where(invoice_line.c.day >= f"{month}-01", invoice_line.c.day < f"{next_month(month)}")
+            .order_by(invoice_line.c.id)
+        )
+        for row in self.connection.execute(statement).all():
+            yield _Line(*cast("Sequence[int | str]", row))  # pyright: ignore[reportArgumentType]
+
+    def _numbers(self, month: str) -> Mapping[int, tuple[str, str]]:
+        """Number and detail of the invoice lines behind a month's adjustments, by the line's id."""
+        posted = spend_adjustment
+        behind = sa.select(posted.c.invoice_line_id).where(posted.c.period == month)
+        statement = _select_lines().where(invoice_line.c.id.in_(behind))
+        rows = self.connection.execute(statement).all()
+        lines = [_Line(*cast("Sequence[int | str]", row)) for row in rows]  # pyright: ignore[reportArgumentType]
+        return {line.line_id: (line.number, line.detail_id) for line in lines}
+
+
+def open_export(
+    connection: sa.Connection, order: ExportOrder, *, parties: Parties, pseudonym_key: bytes
+) -> Export:
+    """An export of the ledger and the books.
+
+    Args:
+        connection: In one transaction until the export is taken.
+        order: Checked.
+        parties: Who stands on it.
+        pseudonym_key: What pseudonyms are derived with.
+
+    Raises:
+        BadOrder: The profile does not fit the range.
+    """
+    names = Names(order.names, key=pseudonym_key, declared_tags=parties.declared_tags)
+    source = Books(connection, order.profile)
+    return Export(order=order, parties=parties, names=names, source=source)
+
+
+def _select_lines() -> sa.Select[tuple[object]]:
+    line, bill, batch = invoice_line, invoice, import_batch
+    columns: list[sa.ColumnElement[object]] = [
+        line.c.id,
+        line.c.line,
+        line.c.kind,
+        line.c.day,
+        line.c.model,
+        line.c.meter,
+        line.c.amount_pico_usd,
+        line.c.description,
+        bill.c.id,
+        bill.c.account,
+        bill.c.number,
+        bill.c.issued_on,
+        batch.c.at_us,
+    ]
+    joined = line.join(bill, bill.c.id == line.c.invoice_id).join(
+        batch, batch.c.id == bill.c.batch_id
+    )
+    chosen = cast("sa.Select[tuple[object]]", sa.select(*columns))
+    return chosen.select_from(joined).where(batch.c.state == "ok", batch.c.replaced_by.is_(None))
+
+
+def _months(from_us: int, to_us: int) -> list[str]:
+    return [month_of(month_us) for month_us in billing_months(from_us, to_us)]
+
+
+def _adjusted(one: Adjustment, numbers: Mapping[int, tuple[str, str]]) -> Charge:
+    """An adjustment as a row of its own."""
+    period = one.original_period or one.period
+    start_us, end_us = month_bounds_us(period)
+    if one.day:
+        start_us = instant_us(one.day)
+        end_us = start_us + DAY_US
+    number, detail_id = numbers.get(one.invoice_line_id or 0, (None, None))
+    charge = InvoiceCharge(
+        provider=one.account,
+        start_us=start_us,
+        end_us=end_us,
+        amount_pico_usd=one.amount_pico_usd,
+        description=one.reason,
+        owner=Owner(team=one.team, project=one.project),
+        invoice_id=number,
+        detail_id=detail_id,
+        is_correction=bool(one.original_period),
+        original_us=start_us if one.original_period else None,
+        billing_us=month_bounds_us(one.period)[0],
+    )
+    return _row(charge, one.kind.value)
+
+
+def _unbilled(charge: Charge, kind: AdjustmentKind) -> Charge:
+    """What follows from usage that an invoice bills already is not billed a second time."""
+    return charge if kind in _MOVE_ONLY else row_map.unbilled(charge)
+
+
+def _of_invoice(line: _Line, month: str) -> Charge:
+    start_us, end_us = month_bounds_us(month)
+    charge = InvoiceCharge(
+        provider=line.account,
+        start_us=start_us,
+        end_us=end_us,
+        amount_pico_usd=line.amount_pico_usd,
+        description=line.description or _CATEGORIES[line.kind],
+        invoice_id=line.number,
+        detail_id=line.detail_id,
+    )
+    return _row(charge, line.kind)
+
+
+def _row(charge: InvoiceCharge, kind: str) -> Charge:
+    """By its kind; a credit that costs something is an adjustment, for credits give."""
+    if kind == _TAX:
+        return row_map.tax(charge)
+    if kind == _CREDIT and charge.amount_pico_usd < 0:
+        return row_map.credit(charge)
+    return row_map.adjustment(charge)
