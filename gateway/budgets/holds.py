@@ -44,8 +44,8 @@ from gateway.errors import GatewayError
 
 logger = logging.getLogger(__name__)
 
-WAIT_S = 2.0
-"""Longest time that a request waits for room."""
+WAIT_S = 5.0
+"""Longest time that a request waits for room; nearly always it is some milliseconds."""
 KNOWN_MAX = 8192
 """Combinations of team, project, key and cost tags whose budgets are remembered."""
 
@@ -349,7 +349,8 @@ class Holds:
                 self._refills.let_go(bucket)
         self._serve(short)
         for bucket in self._waiting():
-            bucket.pause_until_us = 0  # less may fit than was asked for
+            if bucket in short:
+                bucket.pause_until_us = 0  # less may fit than was asked for
         self._refills.wake.set()
 
     def _serve(self, short: dict[Bucket, BudgetState]) -> None:

@@ -28,6 +28,8 @@ REFUSED_PAUSE_S = 0.05
 """After a refusal the ledger is asked about the same bucket no sooner; others wait so long."""
 FAILED_PAUSE_S = 0.5
 """The same after no answer."""
+SHORTAGE_S = 1.0
+"""So long what the ledger said of a bucket without room is gone by."""
 RENEW_S = 60.0
 """How often leases are renewed while something counts on them."""
 COUNTED_ON_S = 1200.0
@@ -112,6 +114,8 @@ class Refills:
         wants: dict[Bucket, LeaseWant] = {}
         for bucket in buckets:
             amounts = waiting.get(bucket, ())
+            if not amounts:
+                bucket.shortage = None
             is_over = bucket.used_us + self._idle_us <= now_us or bucket.window.end_us <= at_us
             if is_over and not amounts:
                 self.let_go(bucket)
@@ -144,21 +148,26 @@ class Refills:
         What was granted for a window that is over goes back at the next `due`.
         """
         now_us = self.now_us()
+        short: dict[Bucket, BudgetState] = {}
         asked = {bucket.key: bucket for bucket in errand.wants}
         for bucket in errand.wants:
             bucket.is_asking = False
             bucket.ahead_from_us = now_us + int(AHEAD_PAUSE_S * _US)
+            # Neither granted nor short: the ledger has other rules, which are on their way here.
+            bucket.pause_until_us = now_us + int(REFUSED_PAUSE_S * _US)
         for lease in reply.leases:
             bucket = asked[lease.budget_id, lease.window_start_us]
             bucket.add(lease, now_us=now_us)
+            bucket.pause_until_us = 0
             is_small = lease.amount_pico_usd < errand.wants[bucket].wanted_pico_usd
             bucket.ahead_from_us = now_us + (int(SMALL_PAUSE_S * _US) if is_small else 0)
-        short: dict[Bucket, BudgetState] = {}
+            if bucket.shortage is not None and _is_fresh(bucket, now_us):
+                # As many as may fit were asked for: who did not is refused without another round.
+                short[bucket] = bucket.shortage
         for state in reply.shortages:
             bucket = asked[state.budget_id, state.window_start_us]
             short[bucket] = state
-            bucket.known_room_pico_usd = state.room_pico_usd
-            bucket.pause_until_us = now_us + int(REFUSED_PAUSE_S * _US)
+            bucket.shortage, bucket.shortage_us = state, now_us
         return short
 
     def note_failure(self, errand: Errand, error: ChannelError) -> None:
@@ -178,12 +187,11 @@ class Refills:
                 self._returns[lease_id] = self._returns.get(lease_id, 0) + amount_pico_usd
 
     def _want(self, bucket: Bucket, amounts: Sequence[int], now_us: int) -> LeaseWant:
-        at_least = _that_may_fit(amounts, bucket.known_room_pico_usd)
+        known = bucket.shortage if _is_fresh(bucket, now_us) else None
+        at_least = _that_may_fit(amounts, None if known is None else known.room_pico_usd)
         if amounts:
             # What is too small for them is of more use at the ledger than here.
             self.give_back(bucket.give_back(below_pico_usd=min(amounts)))
-        else:
-            bucket.known_room_pico_usd = None
         bucket.is_asking = True
         return LeaseWant(
             budget_id=bucket.rule.budget_id,
@@ -197,6 +205,10 @@ class Refills:
         if self._held_us is None or self._held_us + int(COUNTED_ON_S * _US) <= now_us:
             return None
         return max(self._renewed_us + int(RENEW_S * _US) - now_us, 0)
+
+
+def _is_fresh(bucket: Bucket, now_us: int) -> bool:
+    return now_us - bucket.shortage_us < int(SHORTAGE_S * _US)
 
 
 def _is_due(bucket: Bucket, amounts: Sequence[int], now_us: int, *, looks_ahead: bool) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.budgets.messages import BudgetRule, Lease
+from gateway.budgets.messages import BudgetRule, BudgetState, Lease
 from gateway.budgets.rules import window_of_rule
 from gateway.budgets.windows import Window
 
@@ -47,7 +47,9 @@ class Bucket:
         pause_until_us: Monotonic microseconds before which it is not asked for again for want of
             room or of an answer.
         ahead_from_us: The same for slabs that nobody waits for.
-        known_room_pico_usd: What the ledger last said was left, None where it did not have to.
+        shortage: Where it stood when the ledger last had no room, with what was granted since; None
+            where that is not known.
+        shortage_us: Monotonic microseconds at which it was told.
     """
 
     __slots__ = (
@@ -60,9 +62,10 @@ class Bucket:
         "ahead_from_us",
         "in_hand_pico_usd",
         "is_asking",
-        "known_room_pico_usd",
         "pause_until_us",
         "rule",
+        "shortage",
+        "shortage_us",
         "used_us",
         "window",
     )  # fmt: skip
@@ -82,7 +85,8 @@ class Bucket:
         self.is_asking = False
         self.pause_until_us = 0
         self.ahead_from_us = 0
-        self.known_room_pico_usd: int | None = None
+        self.shortage: BudgetState | None = None
+        self.shortage_us = 0
         self._slabs: list[Slab] = []
         self._since_us = now_us  # the spending below is counted from here
         self._held_pico_usd = 0
@@ -130,8 +134,11 @@ class Bucket:
         self._slabs.append(Slab(lease_id=lease.lease_id, left_pico_usd=lease.amount_pico_usd))
         self.in_hand_pico_usd += lease.amount_pico_usd
         self.used_us = now_us
-        if self.known_room_pico_usd is not None:
-            self.known_room_pico_usd = max(self.known_room_pico_usd - lease.amount_pico_usd, 0)
+        if self.shortage is not None:
+            reserved_pico_usd = self.shortage.reserved_pico_usd + lease.amount_pico_usd
+            self.shortage = msgspec.structs.replace(
+                self.shortage, reserved_pico_usd=reserved_pico_usd
+            )
 
     def give_back(self, *, below_pico_usd: int | None = None) -> dict[bytes, int]:
         """Let go of what is unused, by lease.
@@ -208,7 +215,7 @@ class Budget:
         if same == (rule.window, rule.time_zone, rule.fiscal_month):
             bucket.rule = rule
             # More may be left than was said, or there is another limit to ask about.
-            bucket.known_room_pico_usd, bucket.pause_until_us, bucket.ahead_from_us = None, 0, 0
+            bucket.shortage, bucket.pause_until_us, bucket.ahead_from_us = None, 0, 0
             return None
         self.bucket = None
         return bucket

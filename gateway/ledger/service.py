@@ -188,10 +188,10 @@ class LedgerService:
         """Grant a worker what fits of what it wants.
 
         Where something does not fit, what lies in the spools is loaded first: an attempt that is
-        over holds its upper bound until it is booked.
+        over holds its upper bound until it is booked. Before a last try that was done already.
         """
         reply = await self._grant(request)
-        if not reply.shortages:
+        if not reply.shortages or request.is_last_try:
             return reply
         with anyio.move_on_after(LOAD_BEFORE_REFUSAL_S):
             await self._loader.flush()

@@ -18,19 +18,31 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from gateway.budgets.messages import BudgetRules, BudgetState, LeaseReply, LeaseRequest
+from gateway.budgets.messages import (
+    BudgetChange,
+    BudgetDeclarations,
+    BudgetReport,
+    BudgetRules,
+    BudgetState,
+    LeaseReply,
+    LeaseRequest,
+)
 from gateway.budgets.refills import NOT_CARRIED_OUT
-from gateway.channel import ChannelError, RemoteError
+from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.process.child import Child
 from gateway.process.messages import RecallBudgets
 
 logger = logging.getLogger(__name__)
+
+REFUSALS = frozenset({"budget_conflict", "budget_too_large"})
+"""Codes that say that the configuration's budgets cannot be had beside those of the database."""
 
 TELL_TIMEOUT_S = 30.0
 LEDGER_READY_S = 1.5
 """How long a worker's question waits for a ledger process that is being started: the requests
 behind it wait two seconds."""
 LEDGER_CALL_S = 10.0
+DECLARE_S = 30.0
 RECALL_S = 0.5
 """A worker that does not answer in this time keeps what it has."""
 STATES_FRESH_S = 1.0
@@ -45,6 +57,7 @@ class BudgetBoard:
         members: The workers that live and have been configured.
         ledger: The ledger process once it is ready; raises `RemoteError` when it is not.
         monotonic_s: Seconds on a clock that never goes back.
+        declared: What the configuration that is served declares.
         lock: Held around every change, from the ledger's write to the last acknowledgement.
         rules: The budgets in force, None before the ledger told them.
     """
@@ -52,8 +65,10 @@ class BudgetBoard:
     members: Callable[[], Sequence[Child]]
     ledger: Callable[[], Awaitable[Child]]
     monotonic_s: Callable[[], float]
+    declared: BudgetDeclarations = field(default_factory=BudgetDeclarations)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     rules: BudgetRules | None = None
+    _told: asyncio.Event = field(default_factory=asyncio.Event)
     _kept: dict[bytes, int] = field(default_factory=dict[bytes, int])
     """What workers gave back and the ledger has not taken."""
     _states: list[BudgetState] = field(default_factory=list[BudgetState])
@@ -76,11 +91,82 @@ class BudgetBoard:
                 await _tell(child, self.rules)
             yield
 
+    def methods(self) -> dict[str, Method]:
+        """What workers and the admin socket may call."""
+        return {
+            "lease_budgets": method(LeaseRequest, self._lease_called),
+            "budget_states": method(type(None), self._states_called),
+            "change_budget": method(BudgetChange, self._change_called),
+        }
+
+    async def wait_told(self) -> None:
+        """Return once the budgets in force are known."""
+        await self._told.wait()
+
+    async def start_with(self, child: Child) -> None:
+        """Tell a ledger process that was started what the configuration declares.
+
+        Raises:
+            ChannelError: It refuses, or did not answer.
+        """
+        async with self.lock:
+            await self._declare(child, self.declared)
+
+    async def serve(self, declared: BudgetDeclarations) -> None:
+        """Change to what another configuration declares; every worker has it on return.
+
+        Raises:
+            ChannelError: The ledger process is not there, or refuses; all stays as it was.
+        """
+        if declared == self.declared:
+            return
+        child = await self._ready()
+        async with self.lock:
+            await self._declare(child, declared)
+            self.declared = declared
+
+    async def _declare(self, child: Child, declared: BudgetDeclarations) -> None:
+        rules = await child.channel.call(
+            "set_budgets", declared, result_type=BudgetRules, timeout_s=DECLARE_S
+        )
+        await self.publish(rules)
+
+    async def _change_called(self, change: BudgetChange, _fds: Sequence[int]) -> BudgetRules:
+        child = await self.ledger()
+        async with self.lock:
+            rules = await child.channel.call(
+                "change_budget", change, result_type=BudgetRules, timeout_s=DECLARE_S
+            )
+            await self.publish(rules)
+        return rules
+
+    async def _lease_called(self, request: LeaseRequest, _fds: Sequence[int]) -> LeaseReply:
+        reply = await self.lease(request)
+        if self.rules is None or reply.rules_revision > self.rules.revision:
+            await self._catch_up()
+        return reply
+
+    async def _states_called(self, _params: None, _fds: Sequence[int]) -> list[BudgetState]:
+        return await self.states()
+
+    async def _catch_up(self) -> None:
+        """Budgets were changed by another machine."""
+        try:
+            child = await self._ready()
+            async with self.lock:
+                rules = await child.channel.call(
+                    "budget_rules", None, result_type=BudgetRules, timeout_s=LEDGER_CALL_S
+                )
+                await self.publish(rules)
+        except ChannelError as error:
+            logger.warning("the newest budgets were not told: %s", error)
+
     async def publish(self, rules: BudgetRules) -> None:
         """Give every member the budgets in force; call with the lock held."""
         if rules == self.rules:
             return
         self.rules = rules
+        self._told.set()
 
         async def tell(child: Child) -> None:
             try:
@@ -153,6 +239,19 @@ class BudgetBoard:
                 )
                 self._states_s = asked_s
             return self._states
+
+    async def reports(self) -> list[BudgetReport]:
+        """Every budget in force and where it stands; without asking where there is none.
+
+        Raises:
+            RemoteError: The ledger process is not there, or refuses.
+        """
+        if self.rules is None or not self.rules.rules:
+            return []
+        child = await self._ready()
+        return await child.channel.call(
+            "budget_reports", None, result_type=list[BudgetReport], timeout_s=LEDGER_CALL_S
+        )
 
     async def _ask(self, request: LeaseRequest) -> LeaseReply:
         child = await self._ready()

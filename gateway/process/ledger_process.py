@@ -122,6 +122,7 @@ class LedgerProcess:
             "list_keys": _answer(type(None), self._list_keys),
             "set_budgets": _answer(BudgetDeclarations, self._set_budgets),
             "change_budget": _answer(BudgetChange, self._change_budget),
+            "budget_rules": _answer(type(None), self._budget_rules),
             "lease_budgets": _answer(LeaseRequest, self._lease_budgets),
             "budget_states": _answer(type(None), self._budget_states),
             "budget_reports": _answer(type(None), self._budget_reports),
@@ -177,6 +178,9 @@ class LedgerProcess:
 
     async def _change_budget(self, change: BudgetChange) -> BudgetRules:
         return await self._started().change_budget(change, actor=_ACTOR)
+
+    async def _budget_rules(self, _params: None) -> BudgetRules:
+        return await self._started().budget_rules()
 
     async def _lease_budgets(self, request: LeaseRequest) -> LeaseReply:
         return await self._started().lease_budgets(request)

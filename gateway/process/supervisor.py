@@ -25,13 +25,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway.auth.directory import KeyRecord
-from gateway.budgets.messages import BudgetRules, BudgetState, LeaseReply, LeaseRequest
+from gateway.budgets.messages import BudgetRules
 from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.clock import Clock
 from gateway.limits.memory import LimitMemory
-from gateway.process import admin_socket, stored_keys
+from gateway.process import admin_socket, stored_budgets, stored_keys
 from gateway.process.backoff import Backoff
-from gateway.process.budget_board import BudgetBoard
+from gateway.process.budget_board import REFUSALS, BudgetBoard
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper, wait_first
@@ -49,6 +49,7 @@ from gateway.process.reload import Reloader
 from gateway.process.worker_fleet import WorkerFleet
 from gateway.process.worker_set import SetFailed, Surroundings
 from gateway.settings.database import connection_url
+from gateway.settings.declared_budgets import declared_budgets
 from gateway.settings.loader import LoadedConfig
 from gateway.telemetry.desk import MetricsDesk
 from gateway.telemetry.snapshot import Snapshot
@@ -75,6 +76,10 @@ next start."""
 
 FINANCE_TIMEOUT_S = 600.0
 """Reading a large file, or comparing a month of many attempts."""
+BUDGETS_WAIT_S = 15.0
+"""How long the start waits for a ledger process that has to tell the budgets; clients of budgets
+are told to come back from then on."""
+
 _LEDGER_READS = (
     "list_keys",
     "spend_report",
@@ -82,6 +87,7 @@ _LEDGER_READS = (
     "export_open",
     "export_next",
     "export_close",
+    "budget_reports",
     "flush",
     "verify",
     "stats",
@@ -124,18 +130,23 @@ class Supervisor:
     _refusal: str = ""
 
     def __post_init__(self) -> None:
-        """Put the parts together; nothing runs yet."""
+        """Put the parts together; nothing runs yet.
+
+        Raises:
+            SettingsError: A secret that budgets need cannot be read.
+        """
         self._board = KeyBoard(members=self._living_workers)
         self._budgets = BudgetBoard(
             members=self._living_workers,
             ledger=self._ready_ledger,
             monotonic_s=self.clock.monotonic_s,
-            rules=BudgetRules(),
+            declared=declared_budgets(self.loaded, environ=self.environ),
         )
         self._desk = MetricsDesk(
             workers=lambda: [child.channel for child in self._living_workers()],
             pids=self._pids,
             ledger_stats=self._ledger_stats,
+            budget_reports=self._budgets.reports,
             engine_stats=self.engines.stats,
         )
         self._fleet = WorkerFleet(
@@ -148,7 +159,8 @@ class Supervisor:
                 methods=self._methods(),
                 log_format=self.loaded.settings.telemetry.log_format,
                 limits=LimitMemory.make(),
-            )
+            ),
+            declared=lambda loaded: declared_budgets(loaded, environ=self.environ),
         )
         self._reloader = Reloader(
             config_path=self.config_path,
@@ -206,16 +218,23 @@ class Supervisor:
     async def _run(self, tasks: TaskGroup) -> None:
         async with admin_socket.listening(self.loaded.spool_dir, self._methods(), tasks=tasks):
             # The socket first: from here on whoever changes keys does so through us.
-            stored = stored_keys.read(self.loaded.database_url)
+            url = self.loaded.database_url
+            stored = stored_keys.read(url)
             if stored is not None:
                 await self._take_keys(stored)
+                if not self._budgets.declared.budgets and stored_budgets.are_none(url):
+                    await self._budgets.publish(BudgetRules())
             tasks.start_soon(self._fleet.run, self.loaded, self.head_start)
             tasks.start_soon(self._run_engines)
-            if stored is None:  # a new database, or one that only the ledger process can judge
+            # A new database, one that only the ledger process can judge, or one with budgets.
+            goes_first = stored is None or self._budgets.rules is None
+            if goes_first:
                 tasks.start_soon(self._ledger.run)
-                await self._unless_stopping(self._wait_for_ledger)
+                await self._unless_stopping(
+                    self._wait_for_ledger if stored is None else self._wait_for_budgets
+                )
             await self._unless_stopping(self._fleet.open)
-            if stored is not None:  # now, so that on one core it does not hold clients up
+            if not goes_first:  # now, so that on one core it does not hold clients up
                 tasks.start_soon(self._ledger.run)
             if not self._stopping.is_set():
                 self.on_ready(self.url)
@@ -252,6 +271,12 @@ class Supervisor:
                 f" {self._ledger.fault or 'its log lines say why'}"
             )
 
+    async def _wait_for_budgets(self) -> None:
+        with anyio.move_on_after(BUDGETS_WAIT_S):
+            await wait_first(self._ledger.ready, self._refused)
+        if self._refused.is_set():
+            raise ServeError(self._refusal)
+
     async def _watch_signals(self) -> None:
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         with anyio.open_signal_receiver(*watched) as signals:
@@ -282,6 +307,13 @@ class Supervisor:
                 self._refused.set()
             raise
         await self._take_keys(keys)
+        try:
+            await self._budgets.start_with(child)
+        except RemoteError as error:
+            if error.code in REFUSALS:
+                self._refusal = str(error)
+                self._refused.set()
+            raise
 
     async def _take_keys(self, keys: list[KeyRecord]) -> None:
         async with self._board.lock:
@@ -339,9 +371,8 @@ class Supervisor:
             "status": method(type(None), self._status),
             "create_key": method(KeyRecord, self._create_key),
             "revoke_key": method(str, self._revoke_key),
-            "lease_budgets": method(LeaseRequest, self._lease_budgets),
-            "budget_states": method(type(None), self._budget_states),
             "finance": Method(params_type=object, run=self._finance),
+            **self._budgets.methods(),
             "metrics": method(type(None), self._metrics),
             "last_metrics": method(Snapshot, self._last_metrics),
             **{
@@ -373,12 +404,6 @@ class Supervisor:
                 name, params, result_type=list[KeyRecord], timeout_s=CALL_TIMEOUT_S
             )
             await self._board.publish(keys)
-
-    async def _lease_budgets(self, request: LeaseRequest, _fds: Sequence[int]) -> LeaseReply:
-        return await self._budgets.lease(request)
-
-    async def _budget_states(self, _params: None, _fds: Sequence[int]) -> list[BudgetState]:
-        return await self._budgets.states()
 
     async def _status(self, _params: None, _fds: Sequence[int]) -> ServiceStatus:
         return ServiceStatus(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
 
+from gateway.budgets.messages import BudgetDeclarations
+from gateway.channel import ChannelError
 from gateway.process.child import Child
 from gateway.process.launch import HeadStart
 from gateway.process.listeners import CannotListen
@@ -47,9 +49,11 @@ class WorkerFleet:
 
     Attributes:
         around: What workers work with.
+        declared: The budgets that a configuration declares.
     """
 
     around: Surroundings
+    declared: Callable[[LoadedConfig], BudgetDeclarations]
     _sets: list[WorkerSet] = field(default_factory=list[WorkerSet])  # the oldest first
     _serving: WorkerSet | None = None
     _tasks: TaskGroup | None = None
@@ -88,10 +92,12 @@ class WorkerFleet:
         """Serve another configuration, or go on as before.
 
         Raises:
-            SetFailed: The new workers cannot be had; none of them took a request.
+            SetFailed: The new workers cannot be had, or its budgets; none of them took a request.
+            SettingsError: A secret that its budgets need cannot be read.
         """
         old = self._serving
         assert old is not None
+        declared = self.declared(loaded)
         try:
             self.around.listeners.grow(loaded.settings.server.workers)
         except CannotListen as error:
@@ -100,6 +106,7 @@ class WorkerFleet:
         is_ready = False
         try:
             await new.wait_ready()
+            await self._change_budgets(declared)
             is_ready = True
         finally:
             if not is_ready:
@@ -112,6 +119,13 @@ class WorkerFleet:
         idle_s = IDLE_AFTER_POLICY_S if _may_decide_otherwise(old.loaded, loaded) else IDLE_S
         await old.wind_down(WindDown(idle_s=idle_s, deadline_s=total_s + SETTLE_S))
         await self._hurry()
+
+    async def _change_budgets(self, declared: BudgetDeclarations) -> None:
+        """Put a configuration's budgets in force, for old workers too: they are the ledger's."""
+        try:
+            await self.around.budgets.serve(declared)
+        except ChannelError as error:
+            raise SetFailed(f"its budgets cannot be set: {error}") from error
 
     async def drain(self, deadline_s: float) -> None:
         """Refuse what is new everywhere; return when what was in flight is done or cut."""

@@ -23,7 +23,7 @@ from pricing.errors import PricingError
 from pricing.money import PicoUsd, round_reported_usd
 from pricing.price_book import PriceVersion, Unpriced
 from pricing.quote import EVENT_PICO_USD_MAX, Charge, CostLine, cache_saved, charge
-from pricing.usage import Quality, Usage
+from pricing.usage import METER_PLACES, Quality, Usage
 from providers.contract import UsageReport
 
 LEDGER_RETRY_S = 5.0
@@ -36,6 +36,7 @@ _EXACT, _ESTIMATED, _UNKNOWN = (
     quality.value for quality in (Quality.EXACT, Quality.ESTIMATED, Quality.UNKNOWN)
 )
 # Reading an enum's value costs two calls.
+_REQUESTS = METER_PLACES["requests"]
 
 
 class Spool(Protocol):
@@ -241,6 +242,8 @@ class Journal:
         list_pico_usd: PicoUsd | None = None
         saved_pico_usd: int | None = None
         if not isinstance(attempt.price, Unpriced):
+            if used and attempt.price.plan[_REQUESTS]:
+                used["requests"] = used.get("requests") or 1  # what has counts was answered
             charged = charge(used, attempt.price)
             # Counts that cost more than an entry can hold are an upstream's nonsense: unpriced.
             if isinstance(charged, Charge) and charged.fits:

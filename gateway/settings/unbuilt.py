@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from gateway.settings.budget_scopes import budgets_of
 from gateway.settings.credentials import SecretReference
 from gateway.settings.document import Settings
 from gateway.settings.errors import Problem
@@ -36,11 +35,6 @@ def _content_log(settings: Settings) -> Uses:
 def _stored_objects(settings: Settings) -> Uses:
     if settings.stored_objects.enabled:
         yield ("stored_objects", "enabled"), "stored objects"
-
-
-def _budgets(settings: Settings) -> Uses:
-    for path, _ in budgets_of(settings, {}):
-        yield path, "a budget"
 
 
 def _slas(settings: Settings) -> Uses:
@@ -109,7 +103,6 @@ UNBUILT: Mapping[str, Callable[[Settings], Uses]] = {
     "provider kinds": _provider_kinds,
     "content log": _content_log,
     "stored objects": _stored_objects,
-    "budgets": _budgets,
     "slas": _slas,
     "strategies": _strategies,
     "hedging": _hedging,

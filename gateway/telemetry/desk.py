@@ -9,16 +9,17 @@ what it counted since the last scrape (the ledger has every attempt in any case)
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
 import anyio.to_thread
 
+from gateway.budgets.messages import BudgetReport
 from gateway.channel import Channel, ChannelError
 from gateway.telemetry.exposition import render
 from gateway.telemetry.snapshot import Series, Snapshot, Totals
-from gateway.telemetry.sources import engine_series, ledger_series, process_series
+from gateway.telemetry.sources import budget_series, engine_series, ledger_series, process_series
 from local_engine.api import EngineStats
 
 logger = logging.getLogger(__name__)
@@ -38,12 +39,14 @@ class MetricsDesk:
         workers: The channels of the workers that serve or drain now.
         pids: Process ids by role, the supervisor's own included.
         ledger_stats: Asks the ledger process.
+        budget_reports: Asks the ledger process where budgets stand.
         engine_stats: By deployment, of the engines that run.
     """
 
     workers: Callable[[], Iterable[Channel]]
     pids: Callable[[], Mapping[str, int]]
     ledger_stats: Callable[[], Awaitable[Mapping[str, object]]]
+    budget_reports: Callable[[], Awaitable[Sequence[BudgetReport]]]
     engine_stats: Callable[[], Mapping[str, EngineStats]]
     _last: dict[str, Snapshot] = field(default_factory=dict[str, Snapshot])
     _earlier: Totals = field(default_factory=Totals)
@@ -95,6 +98,7 @@ class MetricsDesk:
         try:
             with anyio.fail_after(ANSWER_S):
                 found += ledger_series(await self.ledger_stats())
+                found += budget_series(await self.budget_reports())
         except (ChannelError, TimeoutError) as error:
             logger.warning("the ledger process did not tell its metrics: %s", error)
 

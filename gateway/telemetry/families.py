@@ -65,6 +65,7 @@ STALL_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 SYNC_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
 
 _DEPLOYMENT = ("deployment",)
+_BUDGET = ("team", "project", "budget")
 
 REQUEST_FAMILIES: Mapping[str, Family] = {
     "fareway_requests_total": Family(
@@ -205,6 +206,23 @@ LEDGER_FAMILIES: Mapping[str, Family] = {
 }
 """Of the ledger process."""
 
+BUDGET_FAMILIES: Mapping[str, Family] = {
+    "fareway_budget_limit_usd": Family(
+        kind=Kind.GAUGE, help="What a budget allows in its present window.", labels=_BUDGET
+    ),
+    "fareway_budget_remaining_usd": Family(
+        kind=Kind.GAUGE,
+        help="What of it is neither spent, nor reserved, nor exposed by unknown bills.",
+        labels=_BUDGET,
+    ),
+    "fareway_reserved_usd": Family(
+        kind=Kind.GAUGE,
+        help="What of it is reserved for attempts under way and at workers.",
+        labels=_BUDGET,
+    ),
+}
+"""Of budgets' present windows."""
+
 ENGINE_FAMILIES: Mapping[str, Family] = {
     "fareway_engine_running": Family(
         kind=Kind.GAUGE, help="Sequences in the batch.", labels=_DEPLOYMENT
@@ -277,6 +295,7 @@ FAMILIES: Mapping[str, Family] = {
     **REQUEST_FAMILIES,
     **WORKER_FAMILIES,
     **LEDGER_FAMILIES,
+    **BUDGET_FAMILIES,
     **ENGINE_FAMILIES,
     **PROCESS_FAMILIES,
 }

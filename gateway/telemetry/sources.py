@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from gateway.budgets.messages import BudgetReport, BudgetScope
 from gateway.telemetry.snapshot import Series
 from local_engine.api import EngineStats
+from pricing.money import PICO_PER_USD
 
 _LEDGER_FIELDS: Mapping[str, tuple[str, int]] = {
     "backlog_bytes": ("fareway_spool_backlog_bytes", 1),
@@ -51,6 +53,21 @@ def ledger_series(stats: Mapping[str, object]) -> Iterator[Series]:
         value = stats.get(member)
         if isinstance(value, int | float):
             yield Series(family, (), [value / divisor])
+
+
+def budget_series(reports: Iterable[BudgetReport]) -> Iterator[Series]:
+    """Where budgets stand; not those of keys, which are too many and no label."""
+    for report in reports:
+        rule, state = report.rule, report.state
+        if rule.scope is BudgetScope.KEY:
+            continue
+        labels = (rule.team, rule.project, rule.name)
+        for family, pico_usd in (
+            ("fareway_budget_limit_usd", state.limit_pico_usd),
+            ("fareway_budget_remaining_usd", state.room_pico_usd),
+            ("fareway_reserved_usd", state.reserved_pico_usd),
+        ):
+            yield Series(family, labels, [pico_usd / PICO_PER_USD])
 
 
 def engine_series(deployment: str, stats: EngineStats) -> Iterator[Series]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.budgets.messages import BudgetRule, BudgetScope, BudgetWindow, Lease
+from gateway.budgets.messages import BudgetRule, BudgetScope, BudgetState, BudgetWindow, Lease
 from gateway.budgets.slabs import Bucket, Budget, hold
 from gateway.budgets.windows import Window
 
@@ -18,6 +18,12 @@ def rule(**changes) -> BudgetRule:
         "limit_pico_usd": 10**12, "window": BudgetWindow.DAY,
     }  # fmt: skip
     return BudgetRule(**{**facts, **changes})
+
+
+STATE = BudgetState(
+    budget_id=1, window_start_us=0, window_end_us=24 * HOUR_US, limit_pico_usd=100,
+    spent_pico_usd=0, reserved_pico_usd=90, exposed_pico_usd=0,
+)  # fmt: skip
 
 
 def bucket(*amounts: int, budget_id: int = 1) -> Bucket:
@@ -123,10 +129,11 @@ def test_a_bucket_is_that_of_the_instant_and_the_old_one_is_handed_out_at_the_tu
 def test_another_limit_keeps_the_bucket_and_another_window_does_not():
     budget = Budget(rule())
     made, _ = budget.turn(0, now_us=0)
-    made.pause_until_us = made.ahead_from_us = made.known_room_pico_usd = 5
+    made.pause_until_us = made.ahead_from_us = 5
+    made.shortage = STATE
     assert budget.follow(rule(limit_pico_usd=5)) is None
     assert budget.bucket is made
-    assert (made.rule.limit_pico_usd, made.known_room_pico_usd) == (5, None)
+    assert (made.rule.limit_pico_usd, made.shortage) == (5, None)
     assert made.pause_until_us == made.ahead_from_us == 0
     assert budget.follow(rule(window=BudgetWindow.WEEK)) is made
     assert budget.bucket is None

@@ -13,7 +13,7 @@ from gateway.ledger.errors import SpoolError, SpoolFull
 from gateway.ledger.price_label import is_nominal
 from gateway.ledger.records import AttemptStatus, Intent, Settlement, decode, encode
 from gateway.relay.journal import Booking, Journal, Outcome
-from pricing.money import PicoUsd, rate_per_hour_us, rate_per_mtok
+from pricing.money import PicoUsd, rate_per_hour_us, rate_per_mtok, rate_per_unit
 from pricing.price_book import Basis, PriceVersion, Unpriced
 from pricing.usage import Meter, Usage
 from providers.contract import UsageReport
@@ -200,6 +200,32 @@ def test_machine_time_is_charged_by_the_microsecond():
     )
     assert found.cost_pico_usd == 2_000_000_000
     assert found.usage["gpu_us"] == 2_000_000
+
+
+FEE = PriceVersion(
+    rates={
+        Meter.INPUT: rate_per_mtok("3"),
+        Meter.OUTPUT: rate_per_mtok("15"),
+        Meter.REQUESTS: rate_per_unit("0.01"),
+    },
+    source="t",
+    basis=Basis.TOKENS,
+)
+
+
+def test_a_fee_per_request_is_charged_once_where_something_was_answered():
+    """Known fault: it was quoted and never booked, since no upstream counts requests."""
+    made = journal()
+    found = made.settle(begin(made, price=FEE), Outcome(status=S.OK, **FINAL))
+    assert found.cost_pico_usd == COST + 10**10
+    assert found.usage["requests"] == 1
+    refused = made.settle(begin(made, price=FEE), Outcome(status=S.REJECTED))
+    assert (refused.cost_pico_usd, refused.usage) == (0, {})
+    counted = report(**COUNTS, requests=2)
+    twice = made.settle(
+        begin(made, price=FEE), Outcome(status=S.OK, usage=counted, is_usage_final=True)
+    )
+    assert twice.cost_pico_usd == COST + 2 * 10**10
 
 
 def test_counts_that_no_ledger_could_hold_leave_the_attempt_unpriced():

@@ -10,7 +10,6 @@ USES = {
     "provider kinds": ("providers: {g: {kind: groq}}", "providers.g.kind"),
     "content log": ("storage: {content_log: hashes}", "storage.content_log"),
     "stored objects": ("stored_objects: {enabled: true}", "stored_objects.enabled"),
-    "budgets": ("teams: {t: {budget: {usd: 1}}}", "teams.t.budget"),
     "slas": (
         (
             "providers: {g: {kind: local, models: [{id: x, source: 'hf:a/b'}]}}\n"

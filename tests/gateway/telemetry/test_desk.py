@@ -55,11 +55,15 @@ class Machine:
             workers=lambda: list(self.channels.values()),
             pids=lambda: self.pids,
             ledger_stats=self.ledger_stats,
+            budget_reports=self.budget_reports,
             engine_stats=lambda: self.engines,
         )
 
     async def ledger_stats(self):
         return self.ledger
+
+    async def budget_reports(self):
+        return []
 
     def start(self, source: str) -> Worker:
         worker = Worker(source)
