@@ -9,6 +9,7 @@ GatewayError
     InvalidField           an unknown or malformed field of the admin API
     KeyConflict            a key of that name is in use, or is kept in the configuration file
     BudgetConflict         the budget is kept in the configuration file
+    FinanceConflict        the books do not allow it now
     BodyTooSlow            the body did not arrive
     HeadersTooLarge        request line and headers are over 64 KiB
     PromptOverLimit          longer than a limit of tokens per minute ever allows at once
@@ -141,6 +142,14 @@ class BudgetConflict(CallerFault):
 
 class BudgetNotFound(CallerFault):
     """No budget of that name."""
+
+
+class FinanceConflict(CallerFault):
+    """The state of the books does not allow what was asked; the message says what comes first."""
+
+
+class FinanceNotFound(CallerFault):
+    """No such import, run, proposal or month."""
 
 
 class AccessFault(GatewayError):

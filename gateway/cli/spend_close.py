@@ -61,10 +61,9 @@ def close(
     wanted = month_of_option(month)
     step = CloseStep.SOFT if soft else CloseStep.HARD
     delays = close_delays(loaded.settings.finance.close)
+    accepted = _accepted(accept)
     if soft or hard:
-        order = CloseMonth(
-            actor=actor(), month=wanted, step=step, accepted=_accepted(accept), delays=delays
-        )
+        order = CloseMonth(actor=actor(), month=wanted, step=step, accepted=accepted, delays=delays)
         report = ask(loaded, order, CloseReport)
     else:
         report = ask(loaded, CloseStatus(month=wanted, step=step, delays=delays), CloseReport)

@@ -52,6 +52,7 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.ModelNotFound: ErrorRow(status=404, type=_INVALID, code="model_not_found"),
     errors.KeyNotFound: ErrorRow(status=404, type=_INVALID, code="key_not_found"),
     errors.BudgetNotFound: ErrorRow(status=404, type=_INVALID, code="budget_not_found"),
+    errors.FinanceNotFound: ErrorRow(status=404, type=_INVALID, code="finance_not_found"),
     errors.RouteNotFound: ErrorRow(status=404, type=_INVALID, code="not_found"),
     errors.MethodNotAllowed: ErrorRow(status=405, type=_INVALID, code="method_not_allowed"),
     errors.BodyTooSlow: ErrorRow(status=408, type=_INVALID, code="request_timeout"),
@@ -60,6 +61,9 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     ),
     errors.BudgetConflict: ErrorRow(
         status=409, type=_INVALID, code="budget_conflict", forbids_retry=True
+    ),
+    errors.FinanceConflict: ErrorRow(
+        status=409, type=_INVALID, code="finance_conflict", forbids_retry=True
     ),
     errors.BodyTooLarge: ErrorRow(status=413, type=_INVALID, code="request_too_large"),
     errors.PromptOverLimit: ErrorRow(

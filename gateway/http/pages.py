@@ -24,7 +24,7 @@ from gateway.access.roles import ADMINISTRATOR, Viewer, key_holder
 from gateway.auth.keys import RandomBytes
 from gateway.dashboard.pages import ASSETS, LOGIN, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
-from gateway.http import admin, admin_budgets, openapi
+from gateway.http import admin, admin_budgets, admin_finance, openapi
 from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
 from gateway.http.entrance import API, Entrance, LoginNeeded, check_routes
 from gateway.http.errors import error_headers, openai_body, row_of
@@ -80,6 +80,7 @@ def make_pages(
     routers = [
         admin.AdminApi(service, calls, random_bytes=random_bytes).router(),
         admin_budgets.BudgetApi(service, calls).router(),
+        admin_finance.FinanceApi(service, calls).router(),
         dashboard.router(),
         SpendExportApi(
             calls, parties=service.parties, pseudonym_key=service.pseudonym_key

@@ -16,6 +16,7 @@ from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetRules
 from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError
 from gateway.finance.focus.order import ExportRequest
+from gateway.finance.requests import FinanceRequest
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ WRITE_TIMEOUT_S = 40.0
 EXPORT_TIMEOUT_S = 120.0
 """For one piece: the sums of a charge period."""
 EXPORT_CLOSE_S = 5.0
+FINANCE_TIMEOUT_S = 605.0
+"""Longer than the supervisor waits for a comparison of a month."""
 FLUSH_TIMEOUT_S = 2.0
 RETRY_AFTER_S = 2.0
 
@@ -33,6 +36,9 @@ _REFUSALS: Mapping[str, type[errors.GatewayError]] = {
     "bad_query": errors.InvalidField,
     "budget_conflict": errors.BudgetConflict,
     "budget_too_large": errors.InvalidField,
+    "finance_conflict": errors.FinanceConflict,
+    "finance_not_found": errors.FinanceNotFound,
+    "finance_unreadable": errors.InvalidField,
     "key_conflict": errors.KeyConflict,
     "unknown_budget": errors.BudgetNotFound,
     "unknown_key": errors.KeyNotFound,
@@ -107,6 +113,16 @@ class SupervisorCalls:
             InvalidField: The database cannot hold such a limit.
         """
         await self._call("change_budget", change, BudgetRules, timeout_s=WRITE_TIMEOUT_S)
+
+    async def finance(self, request: FinanceRequest) -> object:
+        """Have finance answer; plain values, as they travel.
+
+        Raises:
+            FinanceConflict: The books do not allow it now.
+            FinanceNotFound: It names what does not exist.
+            InvalidField: A file cannot be read.
+        """
+        return await self._call("finance", request, object, timeout_s=FINANCE_TIMEOUT_S)
 
     async def create_key(self, record: KeyRecord) -> None:
         """Add a key; when this returns every worker takes it.

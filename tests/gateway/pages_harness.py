@@ -217,6 +217,7 @@ def _supervisor_methods(pages: Pages) -> dict[str, Method]:
                 "export_close",
                 "export_next",
                 "export_open",
+                "finance",
                 "flush",
                 "list_keys",
                 "recent_requests",

@@ -1,0 +1,327 @@
+"""`/admin/v1/finance`: vendors' bills, reconciliation, adjustments, closing a month."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
+from pathlib import Path as FilePath
+from typing import Annotated, Literal, cast
+
+import anyio.to_thread
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from gateway import errors
+from gateway.access.asking import Asking
+from gateway.finance.bill_messages import (
+    ImportFile,
+    ListImports,
+    ListRuns,
+    Overlap,
+    ShowRun,
+    SourceKind,
+)
+from gateway.finance.close_messages import CloseMonth, CloseStatus, CloseStep, VerifyCloses
+from gateway.finance.messages import (
+    AdjustmentKind,
+    AdjustmentLine,
+    Decide,
+    ListAdjustments,
+    ListProposals,
+    Propose,
+)
+from gateway.finance.orders import close_delays, reconcile_order
+from gateway.http.admin import PREFIX
+from gateway.http.admin_models import AdminModel
+from gateway.http.service import Service
+from gateway.http.supervisor_calls import SupervisorCalls
+from pricing.errors import InvalidAmount
+from pricing.money import format_usd, parse_usd
+
+Document = dict[str, object]
+"""An answer: amounts in picodollars, and each beside it as decimal text in dollars."""
+MonthName = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
+MonthPath = Annotated[
+    str, Path(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$", description="A month in UTC: `2026-10`.")
+]
+Number = Annotated[int, Path(ge=1, lt=2**62)]
+Words = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class ImportBody(AdminModel):
+    """A vendor's file."""
+
+    source: SourceKind = Field(description="Its format.")
+    account: Words = Field(description="Provider of the configuration that it is about.")
+    file_name: Annotated[str, Field(min_length=1, max_length=255)]
+    content: str | None = Field(default=None, description="The file, when it is text.")
+    content_base64: str | None = Field(default=None, description="The file, when it is none.")
+    mapping: str | None = Field(
+        default=None, max_length=65_536, description="YAML that names the columns, for `csv`."
+    )
+    issued_on: date | None = Field(default=None, description="Day of an invoice that says none.")
+    number: Annotated[str, Field(max_length=128)] = ""
+    overlap: Overlap = Field(
+        default=Overlap.REFUSE, description="What to do with days that are covered already."
+    )
+
+
+class ReconcileBody(AdminModel):
+    """A month to be compared."""
+
+    month: MonthName
+    propose: bool = Field(default=True, description="Whether to propose adjustments.")
+
+
+class LineBody(AdminModel):
+    """One amount of a proposal."""
+
+    amount_usd: Annotated[str, Field(max_length=40)] = Field(description="Decimal text, signed.")
+    team: Words = Field(description="Who pays; `unattributed` for nobody.")
+    project: Annotated[str, Field(max_length=128)] = ""
+    account: Annotated[str, Field(max_length=128)] = ""
+    model: Annotated[str, Field(max_length=256)] = ""
+    day: date | None = None
+
+
+class ProposalBody(AdminModel):
+    """Adjustments by hand."""
+
+    period: MonthName
+    kind: AdjustmentKind
+    reason: Annotated[str, Field(min_length=1, max_length=1_000)]
+    lines: Annotated[list[LineBody], Field(min_length=1, max_length=1_000)]
+
+
+class CloseBody(AdminModel):
+    """A close."""
+
+    step: CloseStep
+    accepted: dict[Words, Annotated[str, Field(min_length=1, max_length=500)]] = Field(
+        default_factory=dict[str, str],
+        description="Reasons by items of the checklist that are open and may be accepted.",
+    )
+
+
+class AdjustmentParams(AdminModel):
+    """Which adjustments are wanted."""
+
+    from_: MonthName | None = Field(default=None, alias="from", description="First month.")
+    to: MonthName | None = Field(default=None, description="First month not wanted.")
+    team: Annotated[str | None, Field(max_length=128)] = None
+
+
+class ProposalParams(AdminModel):
+    """Which proposals are wanted."""
+
+    state: Literal["proposed", "posted", "rejected"] | None = None
+
+
+class RunParams(AdminModel):
+    """Which runs are wanted."""
+
+    month: MonthName | None = None
+
+
+class StatusParams(AdminModel):
+    """Which step the checklist is for."""
+
+    step: CloseStep = CloseStep.HARD
+
+
+class FinanceApi:
+    """The routes.
+
+    Args:
+        service: The worker's parts.
+        calls: The supervisor.
+    """
+
+    def __init__(self, service: Service, calls: SupervisorCalls) -> None:
+        self._service = service
+        self._calls = calls
+
+    def router(self) -> APIRouter:
+        """The routes as FastAPI wants them."""
+        router = APIRouter(prefix=f"{PREFIX}/finance", tags=["administration"])
+        routes: Sequence[tuple[str, str, Callable[..., object], int, str]] = (
+            ("GET", "/imports", self.list_imports, 200, "List files that were taken"),
+            ("POST", "/imports", self.import_file, 200, "Take a vendor's file"),
+            ("GET", "/reconciliations", self.list_runs, 200, "List reconciliation runs"),
+            ("POST", "/reconciliations", self.reconcile, 201, "Compare a month"),
+            ("GET", "/reconciliations/{run_id}", self.show_run, 200, "Show a run"),
+            ("GET", "/proposals", self.list_proposals, 200, "List proposed adjustments"),
+            ("POST", "/proposals", self.propose, 201, "Propose adjustments"),
+            ("POST", "/proposals/{proposal_id}/approve", self.approve, 200, "Approve and post"),
+            ("POST", "/proposals/{proposal_id}/reject", self.reject, 200, "Reject"),
+            ("GET", "/adjustments", self.list_adjustments, 200, "List posted adjustments"),
+            ("GET", "/months/{month}", self.month, 200, "Say where a month stands"),
+            ("POST", "/months/{month}/close", self.close, 200, "Close a month"),
+            ("GET", "/closed-months", self.closed_months, 200, "Recompute closed months' digests"),
+        )
+        for method, path, endpoint, status, summary in routes:
+            router.add_api_route(
+                path, endpoint, methods=[method], status_code=status, summary=summary
+            )
+        return router
+
+    async def list_imports(self) -> Document:
+        """List every import, newest first, those that could not be read included."""
+        return {"imports": document(await self._calls.finance(ListImports()))}
+
+    async def import_file(self, body: ImportBody, asking: Asking) -> Document:
+        """Take a file as a whole, or refuse it with every wrong line; twice changes nothing."""
+        known = {name.partition("/")[0] for name in self._service.admission.fleet.deployments}
+        if body.account not in known:
+            names = ", ".join(sorted(known))
+            raise errors.InvalidField(
+                f"no provider {body.account!r}; there are: {names}", param="account"
+            )
+        rates_file = self._service.finance.rates_file
+        order = ImportFile(
+            actor=asking.actor,
+            source=body.source,
+            account=body.account,
+            file_name=body.file_name,
+            content=_content(body),
+            mapping=body.mapping,
+            issued_on="" if body.issued_on is None else body.issued_on.isoformat(),
+            number=body.number,
+            overlap=body.overlap,
+            rates=None
+            if rates_file is None
+            else await anyio.to_thread.run_sync(_read_text, rates_file),
+            rates_name=rates_file or "",
+        )
+        return _object(await self._calls.finance(order))
+
+    async def list_runs(self, params: Annotated[RunParams, Query()]) -> Document:
+        """List runs, newest first, without their differences."""
+        return {"runs": document(await self._calls.finance(ListRuns(month=params.month)))}
+
+    async def reconcile(self, body: ReconcileBody, asking: Asking) -> Document:
+        """Compare what vendors bill with what the ledger holds."""
+        order = reconcile_order(
+            self._service.finance.reconciliation,
+            actor=asking.actor,
+            month=body.month,
+            proposes=body.propose,
+        )
+        return _object(await self._calls.finance(order))
+
+    async def show_run(self, run_id: Number) -> Document:
+        """Show a run with every difference."""
+        return _object(await self._calls.finance(ShowRun(run_id=run_id)))
+
+    async def list_proposals(self, params: Annotated[ProposalParams, Query()]) -> Document:
+        """List proposals, newest first."""
+        found = await self._calls.finance(ListProposals(state=params.state))
+        return {"proposals": document(found)}
+
+    async def propose(self, body: ProposalBody, asking: Asking) -> Document:
+        """Propose adjustments; they count once somebody else has approved them."""
+        order = Propose(
+            actor=asking.actor,
+            period=body.period,
+            kind=body.kind,
+            reason=body.reason,
+            lines=tuple(_line(line) for line in body.lines),
+        )
+        return _object(await self._calls.finance(order))
+
+    async def approve(self, proposal_id: Number, asking: Asking) -> Document:
+        """Approve a proposal and post its adjustments, for good."""
+        decision = Decide(actor=asking.actor, proposal_id=proposal_id, is_approved=True)
+        return _object(await self._calls.finance(decision))
+
+    async def reject(self, proposal_id: Number, asking: Asking) -> Document:
+        """Reject a proposal; it is kept and posts nothing."""
+        decision = Decide(actor=asking.actor, proposal_id=proposal_id, is_approved=False)
+        return _object(await self._calls.finance(decision))
+
+    async def list_adjustments(self, params: Annotated[AdjustmentParams, Query()]) -> Document:
+        """List posted adjustments, by the month that they count in."""
+        query = ListAdjustments(from_period=params.from_, to_period=params.to, team=params.team)
+        return {"adjustments": document(await self._calls.finance(query))}
+
+    async def month(self, month: MonthPath, params: Annotated[StatusParams, Query()]) -> Document:
+        """Say where a month stands, and what its next step lacks."""
+        delays = close_delays(self._service.finance.close)
+        query = CloseStatus(month=month, step=params.step, delays=delays)
+        return _object(await self._calls.finance(query))
+
+    async def close(self, month: MonthPath, body: CloseBody, asking: Asking) -> Document:
+        """Close a month, softly or for good; refused while anything on its checklist is open."""
+        order = CloseMonth(
+            actor=asking.actor,
+            month=month,
+            step=body.step,
+            accepted=dict(body.accepted),
+            delays=close_delays(self._service.finance.close),
+        )
+        return _object(await self._calls.finance(order))
+
+    async def closed_months(self) -> Document:
+        """Recompute the digest of every closed month."""
+        return {"months": document(await self._calls.finance(VerifyCloses()))}
+
+
+def document(value: object) -> object:
+    """A value with each `*_pico_usd` also as exact decimal text, `*_usd`."""
+    if isinstance(value, list):
+        return [document(one) for one in cast("list[object]", value)]
+    if not isinstance(value, dict):
+        return value
+    made: Document = {}
+    for name, one in cast("Mapping[str, object]", value).items():
+        if name.endswith("_pico_usd") and isinstance(one, int):
+            made[f"{name.removesuffix('_pico_usd')}_usd"] = format_usd(one)
+        made[name] = document(one)
+    return made
+
+
+def _object(value: object) -> Document:
+    return cast("Document", document(value))
+
+
+def _content(body: ImportBody) -> bytes:
+    """The file's bytes.
+
+    Raises:
+        InvalidField: There is none, there are two, or it is no base64.
+    """
+    if (body.content is None) == (body.content_base64 is None):
+        raise errors.InvalidField("give one of content and content_base64", param="content")
+    if body.content is not None:
+        return body.content.encode()
+    try:
+        return base64.b64decode(body.content_base64 or "", validate=True)
+    except binascii.Error as error:
+        raise errors.InvalidField(f"is no base64: {error}", param="content_base64") from error
+
+
+def _line(line: LineBody) -> AdjustmentLine:
+    try:
+        amount = parse_usd(line.amount_usd)
+    except InvalidAmount as error:
+        raise errors.InvalidField(str(error), param="amount_usd") from error
+    return AdjustmentLine(
+        amount_pico_usd=amount,
+        team=line.team,
+        project=line.project,
+        account=line.account,
+        model=line.model,
+        day="" if line.day is None else line.day.isoformat(),
+    )
+
+
+def _read_text(name: str) -> str:
+    """The rates file as text; what is wrong with it is told when it is parsed."""
+    try:
+        return FilePath(name).read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise errors.InvalidField(
+            f"finance.rates_file {name}: {error.strerror}", param="finance.rates_file"
+        ) from error
