@@ -16,6 +16,8 @@ from gateway.clock import system_clock
 from gateway.finance.errors import FinanceError
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger.errors import LedgerError
+from gateway.settings.database import connection_url
+from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig
 
 T = TypeVar("T")
@@ -62,7 +64,8 @@ async def _offline(config: LoadedConfig, request: FinanceRequest, result_type: t
 
     clock = system_clock()
     try:
-        service = LedgerService(config.database_url, config.spool_dir, clock=clock)
+        url = connection_url(config, environ=process_environ())
+        service = LedgerService(url, config.spool_dir, clock=clock)
         try:
             await service.start()
             answer = await FinanceDesk(service, clock=clock).answer(request)
