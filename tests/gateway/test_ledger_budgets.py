@@ -50,9 +50,12 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return make_database(tmp_path)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of each kind, migrated and empty."""
+    if request.param == "sqlite":
+        return make_database(tmp_path)
+    return request.getfixturevalue("postgres_ledger_url")
 
 
 @asynccontextmanager
@@ -354,7 +357,8 @@ async def test_names_are_unique_across_file_and_database(url, tmp_path, clock):
         assert (await service.verify()).faults == ()
 
 
-async def test_sqlite_refuses_a_limit_that_it_cannot_hold(url, tmp_path, clock):
+async def test_sqlite_refuses_a_limit_that_it_cannot_hold(tmp_path, clock):
+    url = make_database(tmp_path)
     async with serving(url, tmp_path, clock) as service:
         with pytest.raises(BudgetTooLarge, match="over 9,000,000 USD"):
             await service.set_budgets(declare(budget(limit_pico_usd=9 * 10**18 + 1)))
