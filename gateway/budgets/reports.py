@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.budgets.messages import BudgetReport, BudgetWindow
+from gateway.budgets.messages import BudgetReport, BudgetRule, BudgetState, BudgetWindow
 from gateway.clock import from_microseconds
 from pricing.money import format_usd
 
@@ -41,4 +41,28 @@ def budget_document(report: BudgetReport) -> dict[str, object]:
                 (f"{what}_pico_usd", amount),
             )
         },
+    }
+
+
+def alert_document(
+    rule: BudgetRule, state: BudgetState, *, percent: int, at_us: int
+) -> dict[str, object]:
+    """What a webhook is told of a threshold that was crossed; no content, no key."""
+    return {
+        "type": "budget.threshold",
+        "budget": rule.name,
+        "scope": rule.scope.value,
+        "team": rule.team or None,
+        "project": rule.project or None,
+        "key_id": rule.key_id or None,
+        "cost_tag": None if rule.cost_tag is None else "=".join(rule.cost_tag),
+        "percent": percent,
+        "limit_usd": format_usd(state.limit_pico_usd),
+        "spent_usd": format_usd(state.spent_pico_usd),
+        "exposed_usd": format_usd(state.exposed_pico_usd),
+        "on_exceed": rule.on_exceed.value,
+        "window": rule.window.value,
+        "window_start": from_microseconds(state.window_start_us).isoformat(),
+        "window_end": from_microseconds(state.window_end_us).isoformat(),
+        "at": from_microseconds(at_us).isoformat(),
     }

@@ -23,6 +23,7 @@ from gateway.budgets.windows import Window
 from gateway.ledger import budget_buckets, budget_schema
 from gateway.ledger.budget_buckets import StoredBudget
 from gateway.ledger.budget_deltas import Bucket, BudgetDeltas
+from gateway.ledger.budget_state import load_state
 from gateway.ledger.budgets import load_budgets, load_revision
 
 LEASE_S = 300.0
@@ -158,24 +159,6 @@ def _grant_one(
         )
     )
     return lease
-
-
-def load_state(connection: sa.Connection, bucket: Bucket) -> BudgetState:
-    """Where a bucket that exists stands."""
-    table = budget_schema.budget_bucket
-    row = connection.execute(
-        sa.select(
-            table.c.budget_id,
-            table.c.window_start_us,
-            table.c.window_end_us,
-            table.c.limit_pico_usd,
-            table.c.spent_pico_usd,
-            table.c.reserved_pico_usd,
-            table.c.exposed_pico_usd,
-        ).where(table.c.budget_id == bucket[0], table.c.window_start_us == bucket[1])
-    ).one()
-    names = BudgetState.__struct_fields__
-    return BudgetState(**dict(zip(names, cast("Sequence[int]", row), strict=True)))
 
 
 def _lock(connection: sa.Connection, buckets: Iterable[Bucket]) -> None:

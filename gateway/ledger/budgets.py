@@ -26,7 +26,7 @@ from gateway.budgets.messages import (
     OnExceed,
 )
 from gateway.budgets.rules import by_width, window_of_rule
-from gateway.ledger import budget_buckets, budget_schema, schema
+from gateway.ledger import budget_alerts, budget_buckets, budget_schema, schema
 from gateway.ledger.audit import append_audit
 from gateway.ledger.budget_buckets import SQLITE_PICO_USD_MAX, StoredBudget, insert, lock_rules
 from gateway.ledger.errors import BudgetConflict, BudgetTooLarge, UnknownBudget
@@ -92,6 +92,7 @@ def declare(
     for budget in known.values():
         if budget.source == BudgetSource.FILE:
             _retire(connection, budget, actor=_CONFIGURATION, now_us=now_us)
+    budget_alerts.set_webhooks(connection, [webhook.name for webhook in declarations.webhooks])
     return load_rules(connection)
 
 
@@ -214,6 +215,7 @@ def _put(
         if before is not None:
             _set_retired(connection, before, now_us=now_us)
         _add(connection, wanted, source=source, now_us=now_us)
+    _note_crossings(connection, wanted.name, now_us=now_us)
     append_audit(
         connection,
         at_us=now_us,
@@ -223,6 +225,16 @@ def _put(
         details=_details(wanted),
     )
     _raise_revision(connection)
+
+
+def _note_crossings(connection: sa.Connection, name: str, *, now_us: int) -> None:
+    """Tell what a budget of another limit, or a new one, has crossed already."""
+    budgets = load_budgets(connection)
+    (budget,) = (budget for budget in budgets.values() if budget.rule.name == name)
+    window = window_of_rule(budget.rule, now_us)
+    bucket = (budget.rule.budget_id, window.start_us)
+    budget_buckets.ensure(connection, budgets, {bucket: window})
+    budget_alerts.note(connection, budgets, [bucket], now_us=now_us)
 
 
 def _check_limit(connection: sa.Connection, wanted: BudgetDeclaration) -> None:
@@ -258,35 +270,27 @@ def _update(
 def _add(
     connection: sa.Connection, wanted: BudgetDeclaration, *, source: BudgetSource, now_us: int
 ) -> None:
-    """Insert a budget and the bucket of the window under way."""
+    """Insert a budget."""
     cost_tag = wanted.cost_tag or (None, None)
-    statement = (
-        sa.insert(budget_schema.budget)
-        .values(
-            name=wanted.name,
-            scope=wanted.scope.value,
-            team=wanted.team,
-            project=wanted.project,
-            key_id=wanted.key_id,
-            cost_tag_name=cost_tag[0],
-            cost_tag_value=cost_tag[1],
-            limit_pico_usd=wanted.limit_pico_usd,
-            time_window=wanted.window.value,
-            time_zone=wanted.time_zone,
-            fiscal_month=wanted.fiscal_month,
-            on_exceed=wanted.on_exceed.value,
-            alerts_at=list(wanted.alerts_at),
-            source=source.value,
-            created_at_us=now_us,
-            retired_at_us=None,
-        )
-        .returning(budget_schema.budget.c.id)
+    statement = sa.insert(budget_schema.budget).values(
+        name=wanted.name,
+        scope=wanted.scope.value,
+        team=wanted.team,
+        project=wanted.project,
+        key_id=wanted.key_id,
+        cost_tag_name=cost_tag[0],
+        cost_tag_value=cost_tag[1],
+        limit_pico_usd=wanted.limit_pico_usd,
+        time_window=wanted.window.value,
+        time_zone=wanted.time_zone,
+        fiscal_month=wanted.fiscal_month,
+        on_exceed=wanted.on_exceed.value,
+        alerts_at=list(wanted.alerts_at),
+        source=source.value,
+        created_at_us=now_us,
+        retired_at_us=None,
     )
-    budget_id = cast("int", connection.execute(statement).scalar_one())
-    budget = load_budgets(connection)[budget_id]
-    window = window_of_rule(budget.rule, now_us)
-    bucket = (budget.rule.budget_id, window.start_us)
-    budget_buckets.ensure(connection, {bucket[0]: budget}, {bucket: window})
+    connection.execute(statement)
 
 
 def _retire(connection: sa.Connection, budget: StoredBudget, *, actor: str, now_us: int) -> None:

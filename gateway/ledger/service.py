@@ -25,6 +25,7 @@ from gateway.budgets.messages import (
 )
 from gateway.clock import Clock, uuid7_maker
 from gateway.ledger import budget_leases, budgets, keys, migrate, node
+from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
 from gateway.ledger.faults import explaining
 from gateway.ledger.loader import Loader
@@ -70,6 +71,7 @@ class LedgerService:
         self._writer: AsyncEngine = writing_engine(database_url, busy_s=busy_s)
         self._reader: AsyncEngine = reading_engine(database_url, busy_s=busy_s)
         self._loader = Loader(self._writer, spool_root, clock=clock, limits=limits)
+        self._alerts = AlertSender(self._read, self._write, clock=clock)
         self._stopped = anyio.Event()
         self._stopped.set()
 
@@ -85,7 +87,10 @@ class LedgerService:
         """Load spools until `stop`; to be run in a task group of the process."""
         self._stopped = anyio.Event()
         try:
-            await self._loader.run()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._alerts.run)
+                await self._loader.run()
+                tasks.cancel_scope.cancel()
         finally:
             self._stopped.set()
 
@@ -163,7 +168,9 @@ class LedgerService:
         def declare(connection: sa.Connection) -> BudgetRules:
             return budgets.declare(connection, declarations, now_us=self._clock.wall_us())
 
-        return await self._write(declare)
+        rules = await self._write(declare)
+        self._alerts.set_webhooks(declarations.webhooks)
+        return rules
 
     async def change_budget(self, change: BudgetChange, *, actor: str) -> BudgetRules:
         """Set a budget by hand or take it away; returns every budget in force from then on.

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from gateway.ledger import (
     batches,
     booking,
+    budget_alerts,
     budget_buckets,
     budget_leases,
     budgets,
@@ -107,13 +108,16 @@ class Store:
         changes = batches.book(batch, grace_s=self._grace_s, node=self.node)
         budget_buckets.ensure(connection, self._budgets, changes.budgets.windows)
         applied = self._write(connection, changes, now_us=now_us)
-        self._book_budgets(connection, changes.budgets)
+        self._book_budgets(connection, changes.budgets, now_us=now_us)
         return applied
 
-    def _book_budgets(self, connection: sa.Connection, deltas: BudgetDeltas) -> None:
+    def _book_budgets(
+        self, connection: sa.Connection, deltas: BudgetDeltas, *, now_us: int
+    ) -> None:
         """Count what was booked; in the transaction that books it, so exactly once like it."""
         if not deltas.is_empty:
-            budget_leases.book(connection, deltas)
+            changed = budget_leases.book(connection, deltas)
+            budget_alerts.note(connection, self._budgets, changed, now_us=now_us)
 
     def release_leases(
         self, connection: sa.Connection, conditions: Iterable[sa.ColumnElement[bool]]
@@ -183,7 +187,7 @@ class Store:
                     deltas.release(intent)
             budget_buckets.ensure(connection, self._budgets, deltas.windows)
             _insert_events(connection, rows, roll_ups)
-            self._book_budgets(connection, deltas)
+            self._book_budgets(connection, deltas, now_us=now_us)
             _take_intents(connection, ids)
             closed.add(Applied(events=len(rows), lost=len(rows)))
         return closed

@@ -1,0 +1,136 @@
+"""Posts alerts to webhooks until they are taken, one after the other, beside everything else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import aiohttp
+import anyio
+import msgspec
+import sqlalchemy as sa
+
+from gateway.budgets.messages import AlertWebhook
+from gateway.budgets.signatures import signed_headers
+from gateway.clock import Clock
+from gateway.ledger import budget_alerts
+from gateway.ledger.budget_alerts import Delivery
+from gateway.ledger.errors import DatabaseUnavailable
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+POLL_S = 1.0
+POST_S = 10.0
+_BATCH = 16
+_FAILURE_CHARACTERS_MAX = 200
+
+Transaction = Callable[[Callable[[sa.Connection], object]], Awaitable[object]]
+
+
+class AlertSender:
+    """Looks for alerts that are due while there is a webhook.
+
+    Args:
+        read: Runs a query.
+        write: Runs a transaction that writes.
+        clock: Time.
+        poll_s: Time between two looks.
+    """
+
+    def __init__(
+        self, read: Transaction, write: Transaction, *, clock: Clock, poll_s: float = POLL_S
+    ) -> None:
+        self._read = read
+        self._write = write
+        self._clock = clock
+        self._poll_s = poll_s
+        self._webhooks: dict[str, AlertWebhook] = {}
+        self._has_webhooks = anyio.Event()
+
+    def set_webhooks(self, webhooks: Sequence[AlertWebhook]) -> None:
+        """Post to these from now on."""
+        self._webhooks = {webhook.name: webhook for webhook in webhooks}
+        if self._webhooks:
+            self._has_webhooks.set()
+        elif self._has_webhooks.is_set():
+            self._has_webhooks = anyio.Event()
+
+    async def run(self) -> None:
+        """Post what is due until cancelled."""
+        while True:
+            await self._has_webhooks.wait()
+            try:
+                await self.send_due()
+            except DatabaseUnavailable as error:
+                _log.warning("alerts wait: %s", error)
+            await anyio.sleep(self._poll_s)
+
+    async def send_due(self) -> int:
+        """Post what is due now; how many alerts that were."""
+        # A transaction that has begun is finished: a driver that is cancelled in the middle of one
+        # may keep its connection.
+        is_any_due: object = False
+        with anyio.CancelScope(shield=True):
+            is_any_due = await self._read(self._are_due)
+        if not is_any_due:
+            return 0
+        claimed: list[Delivery] = []
+
+        def claim(connection: sa.Connection) -> None:
+            now_us = self._clock.wall_us()
+            claimed.extend(budget_alerts.claim_due(connection, now_us=now_us, count=_BATCH))
+
+        with anyio.CancelScope(shield=True):
+            await self._write(claim)
+        timeout = aiohttp.ClientTimeout(total=POST_S)
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
+            for delivery in claimed:
+                await self._send(session, delivery)
+        return len(claimed)
+
+    def _are_due(self, connection: sa.Connection) -> bool:
+        return budget_alerts.are_due(connection, now_us=self._clock.wall_us())
+
+    async def _send(self, session: aiohttp.ClientSession, delivery: Delivery) -> None:
+        webhook = self._webhooks.get(delivery.webhook)
+        failure = "the webhook is not configured on this machine"
+        if webhook is not None:
+            failure = await self._post(session, webhook, delivery)
+        if failure:
+            _log.warning(
+                "alert %d was not taken by webhook %s: %s",
+                delivery.alert_id,
+                delivery.webhook,
+                failure,
+            )
+
+        def note(connection: sa.Connection) -> None:
+            now_us = self._clock.wall_us()
+            budget_alerts.note_posted(connection, delivery, failure, now_us=now_us)
+
+        with anyio.CancelScope(shield=True):
+            await self._write(note)
+
+    async def _post(
+        self, session: aiohttp.ClientSession, webhook: AlertWebhook, delivery: Delivery
+    ) -> str:
+        """Post one alert; why it was not taken, empty when it was."""
+        alert_id = f"alert-{delivery.alert_id}"
+        body = msgspec.json.encode({"id": alert_id, **delivery.document})
+        headers = signed_headers(
+            webhook.secret,
+            alert_id=alert_id,
+            timestamp_s=self._clock.wall_us() // 1_000_000,
+            body=body,
+        )
+        try:
+            # A redirect would take the alert to an address that nobody has configured.
+            async with session.post(
+                webhook.url, data=body, headers=headers, allow_redirects=False
+            ) as answer:
+                is_taken = 200 <= answer.status < 300
+                return "" if is_taken else f"it answered {answer.status}"
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return f"{type(error).__name__}: {error}"[:_FAILURE_CHARACTERS_MAX]
