@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import anyio
 import typer
+from msgspec import to_builtins
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.auth.directory import KeyRecord, KeySource
@@ -25,6 +26,12 @@ from gateway.clock import from_microseconds, system_clock
 from gateway.fleet import build_fleet
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.keys import StoredKey
+from gateway.limits.amounts import (
+    CONCURRENCY_MAX,
+    PER_MINUTE_MAX,
+    TOKENS_PER_MINUTE_MAX,
+    LimitAmounts,
+)
 from gateway.routing.scope import KeyScope, matches_glob
 from gateway.settings.database import connection_url
 from gateway.settings.declared_keys import fixed_key_records
@@ -63,6 +70,17 @@ def create(
     budget_on_exceed: Annotated[
         str, typer.Option("--budget-on-exceed", help="block, cheapest_only or alert.")
     ] = "block",
+    rpm: Annotated[
+        int | None, typer.Option("--rpm", min=1, max=PER_MINUTE_MAX, help="Requests per minute.")
+    ] = None,
+    tpm: Annotated[
+        int | None,
+        typer.Option("--tpm", min=1, max=TOKENS_PER_MINUTE_MAX, help="Tokens per minute."),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", min=1, max=CONCURRENCY_MAX, help="Requests in flight."),
+    ] = None,
     environment: Annotated[
         str, typer.Option("--environment", help="live or test, shown in the key.")
     ] = "live",
@@ -82,6 +100,7 @@ def create(
             models=None if not model else tuple(model),
             expires_days=expires_days,
             environment="live" if environment == "live" else "test",
+            limits=_given_limits(rpm, tpm, concurrency),
             budget=None
             if budget_usd is None
             else {
@@ -96,6 +115,11 @@ def create(
     else:
         typer.echo(made.text)
         typer.echo(f"key id {made.key_id}, team {team}; it is shown only now", err=True)
+
+
+def _given_limits(rpm: int | None, tpm: int | None, concurrency: int | None) -> LimitAmounts | None:
+    given = LimitAmounts(rpm=rpm, tpm=tpm, concurrency=concurrency)
+    return None if given.is_unlimited else given
 
 
 @app.command("list", short_help="List every key with its state.")
@@ -133,6 +157,7 @@ class NewKeyOrder:
         models: Models that it may use, None for all of the team's.
         expires_days: Days until it is void, None for never.
         environment: Shown in the key.
+        limits: Its own rate limits, None for none.
         budget: What it may spend, as a `KeyBudgetOrder`; None: only its team's budgets count.
     """
 
@@ -142,6 +167,7 @@ class NewKeyOrder:
     models: tuple[str, ...] | None = None
     expires_days: int | None = None
     environment: Environment = "live"
+    limits: LimitAmounts | None = None
     budget: Mapping[str, str] | None = None
 
 
@@ -175,6 +201,7 @@ async def create_key(config: LoadedConfig, order: NewKeyOrder) -> MadeKey:
         project=order.project,
         models=order.models,
         expires_at_us=expires_at_us,
+        limits=order.limits,
     )
     await _create(config, record, order.budget)
     return MadeKey(text=key.text, key_id=key.key_id)
@@ -293,7 +320,17 @@ async def _offline(config: LoadedConfig) -> LedgerService:
     return service
 
 
-_COLUMNS = ("key_id", "team", "project", "name", "state", "models", "expires_at", "source")
+_COLUMNS = (
+    "key_id",
+    "team",
+    "project",
+    "name",
+    "state",
+    "models",
+    "limits",
+    "expires_at",
+    "source",
+)
 
 
 async def known_keys(config: LoadedConfig) -> Sequence[KeyRecord]:
@@ -325,12 +362,13 @@ def _row(record: KeyRecord, now_us: int) -> dict[str, object]:
         "name": record.name,
         "state": state,
         "models": None if record.models is None else list(record.models),
+        "limits": None if record.limits is None else to_builtins(record.limits),
         "expires_at": expires_at,
         "source": record.source.value,
     }
 
 
-_NOT_SET = {"project": "-", "models": "all", "expires_at": "never"}
+_NOT_SET = {"project": "-", "models": "all", "limits": "-", "expires_at": "never"}
 
 
 def _table(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
@@ -348,6 +386,9 @@ def _table(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
 def _cell(column: str, value: object) -> str:
     if value is None:
         return _NOT_SET[column]
+    if isinstance(value, dict):  # limits: rpm=60,concurrency=2
+        amounts = cast("dict[str, int]", value)
+        return ",".join(f"{name}={amount}" for name, amount in amounts.items())
     return ",".join(cast("list[str]", value)) if isinstance(value, list) else str(value)
 
 

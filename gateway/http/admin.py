@@ -41,6 +41,7 @@ from gateway.http.supervisor_calls import SupervisorCalls
 from gateway.ledger.views import RecentQuery, StoredKey, report_document
 from gateway.routing.scope import KeyScope, matches_glob
 from gateway.settings.budget_orders import KeyBudgetOrder
+from gateway.settings.limits import LimitSettings
 
 PREFIX = "/admin/v1"
 
@@ -104,6 +105,7 @@ class AdminApi:
             models=None if body.models is None else tuple(body.models),
             expires_at_us=None if body.expires_at is None else to_microseconds(body.expires_at),
             source=KeySource.DATABASE,
+            limits=None if body.limits is None else body.limits.amounts,
         )
         await self._create(record, body.budget)
         return CreatedKey(
@@ -113,6 +115,7 @@ class AdminApi:
             project=body.project,
             name=body.name,
             models=body.models,
+            limits=body.limits,
             expires_at=body.expires_at,
             budget=body.budget,
         )
@@ -269,6 +272,7 @@ def _key_view(record: KeyRecord, now_us: int, *, stored: StoredKey | None) -> Ke
         project=record.project or None,
         name=record.name,
         models=None if record.models is None else list(record.models),
+        limits=LimitSettings.of(record.limits),
         state="revoked" if record.disabled else "expired" if is_expired else "active",
         source=record.source.value,
         created_at=None if stored is None else from_microseconds(stored.created_at_us),

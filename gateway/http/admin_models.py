@@ -12,6 +12,7 @@ from gateway.access.restriction import Restriction
 from gateway.clock import from_microseconds, to_microseconds
 from gateway.ledger.views import GroupBy, RecentRequest, SpendQuery
 from gateway.settings.budget_orders import KeyBudgetOrder
+from gateway.settings.limits import LimitSettings
 from gateway.settings.scalars import Instant, Name
 from pricing.money import format_usd
 
@@ -40,6 +41,9 @@ class NewKeyBody(AdminModel):
         description="Models that it may use, of those of its team; `*` stands for any characters.",
     )
     expires_at: Instant | None = Field(default=None, description="From then on it is void.")
+    limits: LimitSettings | None = Field(
+        default=None, description="Its own rate limits, inside its team's and project's."
+    )
     budget: KeyBudgetOrder | None = Field(default=None, description="What it may spend.")
 
 
@@ -51,6 +55,7 @@ class KeyView(AdminModel):
     project: str | None
     name: str
     models: list[str] | None = Field(description="Null: all of the team's.")
+    limits: LimitSettings | None = Field(description="Null: those of its team and project alone.")
     state: KeyState
     source: Literal["file", "database"] = Field(description="Where it can be changed.")
     created_at: datetime | None = Field(description="Null for keys of the configuration file.")
@@ -73,6 +78,7 @@ class CreatedKey(AdminModel):
     project: str | None
     name: str
     models: list[str] | None
+    limits: LimitSettings | None
     expires_at: datetime | None
     budget: KeyBudgetOrder | None = Field(description="Null: only its team's budgets count.")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
@@ -18,6 +19,7 @@ from gateway.ledger.audit import append_audit
 from gateway.ledger.dialects import insert_into
 from gateway.ledger.errors import KeyConflict, UnknownKey
 from gateway.ledger.views import StoredKey
+from gateway.limits.amounts import LimitAmounts
 
 _REVISION = "keys_revision"
 
@@ -41,6 +43,7 @@ def create_key(connection: sa.Connection, record: KeyRecord, *, actor: str, now_
                     created_at_us=now_us,
                     expires_at_us=record.expires_at_us,
                     disabled_at_us=None,
+                    limits=_limits(record),
                 )
             )
     except IntegrityError as error:
@@ -55,7 +58,11 @@ def create_key(connection: sa.Connection, record: KeyRecord, *, actor: str, now_
         actor=actor,
         action="key.create",
         subject=record.key_id,
-        details={**details, "expires_at_us": record.expires_at_us},
+        details={
+            **details,
+            "expires_at_us": record.expires_at_us,
+            **(_limits(record) or {}),
+        },
     )
     _raise_revision(connection)
 
@@ -117,6 +124,7 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
             table.c.created_at_us,
             table.c.expires_at_us,
             table.c.disabled_at_us,
+            table.c.limits,
         )
         .where(condition)
         .order_by(table.c.team, table.c.name, table.c.created_at_us.desc(), table.c.key_id)
@@ -133,6 +141,7 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
                 expires_at_us=expires_at_us,
                 disabled=disabled_at_us is not None,
                 source=KeySource.DATABASE,
+                limits=None if limits is None else msgspec.convert(limits, LimitAmounts),
             ),
             created_at_us=created_at_us,
             disabled_at_us=disabled_at_us,
@@ -147,8 +156,18 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
             created_at_us,
             expires_at_us,
             disabled_at_us,
+            limits,
         ) in cast("Sequence[_KeyColumns]", rows)
     )
 
 
-_KeyColumns = tuple[str, bytes, str, str, str, Sequence[str] | None, int, int | None, int | None]
+def _limits(record: KeyRecord) -> dict[str, int] | None:
+    """A key's limits as they are kept; None where it has none."""
+    if record.limits is None:
+        return None
+    return cast("dict[str, int]", msgspec.to_builtins(record.limits))
+
+
+_KeyColumns = tuple[
+    str, bytes, str, str, str, Sequence[str] | None, int, int | None, int | None, object
+]

@@ -217,6 +217,7 @@ api_key = sa.Table(
     sa.Column("created_at_us", InstantUs, nullable=False),
     sa.Column("expires_at_us", InstantUs),
     sa.Column("disabled_at_us", InstantUs),
+    sa.Column("limits", JSON_DOCUMENT),
     sa.Index(
         "uq_api_key_name_in_use",
         "team",

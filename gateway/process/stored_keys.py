@@ -19,16 +19,17 @@ import msgspec
 
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.ledger.versions import newest_version
+from gateway.limits.amounts import LimitAmounts
 from gateway.settings.storage import SQLITE_PREFIX
 
 logger = logging.getLogger(__name__)
 
 BUSY_S = 1.0
 _QUERY = """
-SELECT key_id, hash, team, project, name, models, expires_at_us, disabled_at_us FROM api_key
+SELECT key_id, hash, team, project, name, models, expires_at_us, disabled_at_us, limits FROM api_key
 ORDER BY team, name, created_at_us DESC, key_id
 """
-_Row = tuple[str, bytes, str, str, str, str | None, int | None, int | None]
+_Row = tuple[str, bytes, str, str, str, str | None, int | None, int | None, str | None]
 
 
 def read(database_url: str) -> list[KeyRecord] | None:
@@ -60,7 +61,7 @@ def read(database_url: str) -> list[KeyRecord] | None:
 
 
 def _record(row: _Row) -> KeyRecord:
-    key_id, digest, team, project, name, models, expires_at_us, disabled_at_us = row
+    key_id, digest, team, project, name, models, expires_at_us, disabled_at_us, limits = row
     return KeyRecord(
         key_id=key_id,
         digest=digest,
@@ -71,7 +72,12 @@ def _record(row: _Row) -> KeyRecord:
         disabled=disabled_at_us is not None,
         expires_at_us=expires_at_us,
         source=KeySource.DATABASE,
+        limits=None if limits is None else _limits(limits),
     )
+
+
+def _limits(text: str) -> LimitAmounts | None:
+    return msgspec.json.decode(text, type=LimitAmounts | None)
 
 
 def _models(text: str) -> tuple[str, ...] | None:

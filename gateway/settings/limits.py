@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from msgspec import to_builtins
 from pydantic import Field, model_validator
 
 from gateway.limits.amounts import (
@@ -39,6 +40,11 @@ class LimitSettings(Section):
             rpm_burst=self.rpm_burst,
             tpm_burst=self.tpm_burst,
         )
+
+    @classmethod
+    def of(cls, amounts: LimitAmounts | None) -> LimitSettings | None:
+        """The same from the program; None for none."""
+        return None if amounts is None else cls.model_validate(to_builtins(amounts))
 
     @model_validator(mode="after")
     def _burst_of_something(self) -> Self:

@@ -231,7 +231,17 @@ def test_keys_are_listed_in_columns_under_their_names(fareway, create):
     _, out, _ = fareway("keys", "list")
     head, *lines = out.splitlines()
     assert head.split() == [
-        "key_id", "team", "project", "name", "state", "models", "expires_at", "source",
+        "key_id", "team", "project", "name", "state", "models", "limits", "expires_at", "source",
     ]  # fmt: skip
     place = head.index("state")
     assert {line[place:].split()[0] for line in lines} == {"active"}
+
+
+def test_a_key_may_have_limits_of_its_own(fareway, create):
+    create("--rpm", "60", "--tpm", "9000", "--concurrency", "2", name="limited")
+    create(name="free")
+    found = rows(fareway)
+    assert found["limited"]["limits"] == {"rpm": 60, "tpm": 9000, "concurrency": 2}
+    assert found["free"]["limits"] is None
+    _, out, _ = fareway("keys", "list")
+    assert "rpm=60,tpm=9000,concurrency=2" in out

@@ -10,6 +10,7 @@ from gateway.ledger import keys, schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.database import migrating_engine
 from gateway.ledger.errors import KeyConflict, UnknownKey
+from gateway.limits.amounts import LimitAmounts
 from tests.gateway.ledger_samples import NOON_US, make_database
 
 
@@ -45,10 +46,12 @@ def revoke(connection, key_id: str, at_us: int = NOON_US):
 def test_a_key_comes_back_as_it_was_made(connection):
     assert keys.load_all_keys(connection) == (0, ())
     create(connection, record())
-    create(connection, record("other", name="other", models=None, expires_at_us=None), at_us=5)
+    limits = LimitAmounts(rpm=60, concurrency=2)
+    other = record("other", name="other", models=None, expires_at_us=None, limits=limits)
+    create(connection, other, at_us=5)
     assert keys.load_all_keys(connection) == (
         2,
-        (record(), record("other", name="other", models=None, expires_at_us=None)),
+        (record(), other),
     )
     stored = keys.list_keys(connection)
     assert [(key.created_at_us, key.disabled_at_us) for key in stored] == [

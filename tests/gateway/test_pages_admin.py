@@ -10,6 +10,7 @@ import pytest
 from gateway.auth.keys import parse_key_id
 from gateway.channel import RemoteError
 from gateway.ledger.views import RecentQuery, RecentRequest
+from gateway.limits.amounts import LimitAmounts
 from pricing.money import format_usd
 from tests.gateway.ledger_samples import PRICE_PICO
 from tests.gateway.pages_harness import ADMIN_KEY, PAYMENTS_KEY, running_pages
@@ -75,7 +76,10 @@ async def test_a_key_is_shown_once_works_at_once_and_is_dead_once_revoked(tmp_pa
             "name": "ci",
             "models": ["small", "up/m"],
             "expires_at": "2027-01-01",
-        }
+            "limits": {
+                "rpm": 60, "tpm": None, "concurrency": 2, "rpm_burst": 5, "tpm_burst": None,
+            },
+        }  # fmt: skip
         made = await client.post("/admin/v1/keys", json=wanted)
         assert made.status_code == 201
         body = made.json()
@@ -96,6 +100,8 @@ async def test_a_key_is_shown_once_works_at_once_and_is_dead_once_revoked(tmp_pa
         by_name = {(key["team"], key["name"]): key for key in listed.json()["keys"]}
         assert set(by_name) == {("payments", "ci"), ("payments", "fixed"), ("search", "fixed")}
         assert by_name["payments", "ci"]["state"] == "active"
+        assert by_name["payments", "ci"]["limits"] == wanted["limits"]
+        assert found.limits == LimitAmounts(rpm=60, concurrency=2, rpm_burst=5)
         assert by_name["payments", "fixed"]["source"] == "file"
         gone = await client.delete(f"/admin/v1/keys/{body['key_id']}")
         assert gone.json() == {"key_id": body["key_id"], "state": "revoked"}
@@ -115,6 +121,25 @@ BAD_ORDERS = {
         422,
         "invalid_field",
         "budgett",
+    ),
+    # GW-095
+    "an unknown limit is refused, not ignored": (
+        {"team": "payments", "name": "k", "limits": {"rpn": 5}},
+        422,
+        "invalid_field",
+        "limits.rpn",
+    ),
+    "a limit of nothing": (
+        {"team": "payments", "name": "k", "limits": {"rpm": 0}},
+        422,
+        "invalid_field",
+        "limits.rpm",
+    ),
+    "a burst of nothing": (
+        {"team": "payments", "name": "k", "limits": {"rpm_burst": 5}},
+        422,
+        "invalid_field",
+        "limits",
     ),
     "a missing field": ({"team": "payments"}, 422, "invalid_field", "name"),
     "a wrong type": ({"team": "payments", "name": 7}, 422, "invalid_field", "name"),
