@@ -271,7 +271,7 @@ def _keep_rows(
     ]
     if used:
         connection.execute(sa.insert(provider_usage), used)
-    if not parsed.lines and used:
+    if not parsed.file.is_bill:
         return
     currencies = sorted({line.row.currency for line in parsed.lines})
     done = connection.execute(

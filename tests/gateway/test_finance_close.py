@@ -247,6 +247,48 @@ async def test_a_proposal_that_waits_keeps_the_month_open(tmp_path):
             close_month(connection, order(accepted=ALL), sound(), now_us=NOVEMBER_6)
 
 
+async def reconciliation_item(desk) -> str:
+    status = await desk.answer(CloseStatus(month=MONTH))
+    [item] = [item for item in status.items if item.name == "reconciliation"]
+    return f"{item.state}: {item.sentence}"
+
+
+@pytest.mark.anyio
+async def test_a_run_that_is_no_proof_keeps_the_month_open(tmp_path):
+    url = await write(tmp_path, [attempt(1), attempt(2, account="groq", at_us=at("2026-10-31"))])
+    clock = FakeClock(wall=at("2026-11-01"))
+    service = LedgerService(url, tmp_path / "spool", clock=clock.clock)
+    await service.start()
+    desk = FinanceDesk(service, clock=clock.clock)
+    bill = ImportFile(
+        actor="ann",
+        source=SourceKind.OPENAI_COSTS,
+        account="openai",
+        file_name="costs.json",
+        content=whole_month("2.5"),
+    )
+    await desk.answer(bill)
+    await desk.answer(Reconcile(actor="ann", month=MONTH))
+    said = await reconciliation_item(desk)
+    assert said == "open: run 1 could not compare everything: groq no source"
+    clock.pass_s(1)
+    mapping = "columns: {day: d, amount: a}"
+    usual = b"d,a\n2026-10-01,0\n2026-10-31,2.5\n"
+    other = msgspec.structs.replace(
+        bill, source=SourceKind.CSV, account="groq", content=usual, mapping=mapping
+    )
+    await desk.answer(other)
+    assert "files were imported after run 1" in await reconciliation_item(desk)
+    dear = usual.replace(b"31,2.5", b"31,9")
+    await desk.answer(msgspec.structs.replace(other, content=dear, overlap="replace"))
+    await desk.answer(Reconcile(actor="ann", month=MONTH))
+    assert "run 2 has 1 differences that were not final" in await reconciliation_item(desk)
+    clock.wall = NOVEMBER_6
+    await desk.answer(Reconcile(actor="ann", month=MONTH))
+    assert await reconciliation_item(desk) == "ok: run 3 compared every account"
+    await service.stop(drain=False)
+
+
 def test_a_person_who_may_change_finance_is_another_approver(tmp_path):
     engine = sa.create_engine("sqlite://")
     with engine.begin() as connection:

@@ -21,7 +21,7 @@ from gateway.finance.bill_messages import (
 from gateway.finance.errors import NotFound, Refused, UnreadableSource
 from gateway.finance.imports import imports, keep_import, note_unreadable, parse_import
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals
-from gateway.finance.runs import latest_run, reconcile, runs, show_run
+from gateway.finance.runs import keep_run, latest_run, prepare, reconcile, runs, show_run
 from gateway.ledger import schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.finance_tables import invoice, invoice_line
@@ -102,6 +102,62 @@ def test_a_file_cannot_replace_one_that_covers_more(empty):
     keep(empty, order(json.dumps({"data": both})))
     with pytest.raises(Refused, match="cannot replace"):
         keep(empty, order(costs(("gpt-4o, input", "6")), overlap=Overlap.REPLACE))
+
+
+@pytest.mark.anyio
+async def test_a_report_of_usage_is_no_bill_of_nothing(tmp_path):
+    engine = await books(tmp_path, attempt(1))
+    result = {
+        "object": "organization.usage.completions.result",
+        "input_tokens": 4_000_000,
+        "output_tokens": 0,
+        "model": "gpt-4o",
+    }
+    for results, source in (([result], 1), ([], 2)):
+        page = json.dumps({"data": [{"start_time": START, "results": results}]})
+        with engine.begin() as connection:
+            overlap = Overlap.REFUSE if source == 1 else Overlap.REPLACE
+            kept = keep(connection, order(page, SourceKind.OPENAI_USAGE, overlap=overlap))
+            assert (kept.total_pico_usd, kept.batch.row_count) == (0, len(results))
+            found = run(connection)
+            assert (found.accounts[0].state, found.differences) == ("no source", ())
+
+
+@pytest.mark.anyio
+async def test_counts_of_a_report_stand_beside_a_bill_without_any(tmp_path):
+    engine = await books(tmp_path, attempt(1))
+    result = {
+        "object": "organization.usage.completions.result",
+        "input_tokens": 4_000_000,
+        "output_tokens": 0,
+        "model": "gpt-4o",
+    }
+    page = json.dumps({"data": [{"start_time": START, "results": [result]}]})
+    with engine.begin() as connection:
+        keep(connection, order(page, SourceKind.OPENAI_USAGE))
+        bill = costs(("gpt-4o, input", "10")).replace("2000000", "null")
+        keep(connection, order(bill))
+        found = run(connection)
+        [missing] = found.differences
+        assert (missing.kind, missing.billed_units) == ("missing_event", 4_000_000)
+        assert found.accounts[0].billed_units == 4_000_000
+
+
+def test_a_bill_of_nothing_is_a_bill(empty):
+    kept = keep(empty, order(costs()))
+    assert (kept.batch.row_count, kept.total_pico_usd) == (0, 0)
+    assert empty.execute(sa.select(invoice.c.total_pico_usd)).scalar_one() == 0
+
+
+@pytest.mark.anyio
+async def test_what_changed_while_it_was_compared_is_compared_again(tmp_path):
+    engine = await books(tmp_path, attempt(1))
+    wanted = Reconcile(actor="ann", month=MONTH)
+    with engine.begin() as connection:
+        prepared = prepare(connection, wanted, now_us=NOON_US)
+        keep(connection, order(costs(("gpt-4o, input", "5"))))
+        with pytest.raises(Refused, match="changed while they were compared"):
+            keep_run(connection, wanted, prepared, now_us=NOON_US)
 
 
 def test_a_bill_in_euros_is_converted_at_both_days(empty):

@@ -188,6 +188,36 @@ async def test_a_settlement_after_two_closes_corrects_in_the_month_that_is_open_
 
 
 @pytest.mark.anyio
+async def test_what_is_of_an_open_month_is_not_late(books):
+    url, clock, spool = books
+    writer = open_spool(spool / "w", clock=clock.clock)
+    async with open_engine(url) as engine:
+        await close(engine, "2026-10")
+        writer.append(intent(1))
+        writer.append(settlement(1))
+        await Loader(engine, spool, clock=clock.clock).flush()
+        assert await fetch(engine, sa.select(late_entry)) == []
+    await writer.close()
+
+
+@pytest.mark.anyio
+async def test_a_lost_entry_that_was_settled_in_time_counts_once(books):
+    url, clock, spool = books
+    writer = open_spool(spool / "w", clock=clock.clock)
+    writer.append(intent(1, lifetime_s=1.0))
+    async with open_engine(url) as engine:
+        loader = Loader(engine, spool, clock=clock.clock)
+        await loader.flush()
+        clock.pass_s(3_600)
+        await loader.flush()
+        writer.append(settlement(1))
+        await loader.flush()
+        _, figures = await digest(engine)
+        assert (figures.events, figures.cost_pico_usd) == (2, COST)
+    await writer.close()
+
+
+@pytest.mark.anyio
 async def test_a_late_adjustment_leaves_the_digest_of_a_closed_month(books):
     url, _clock, _spool = books
     async with open_engine(url) as engine:

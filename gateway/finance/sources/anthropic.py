@@ -46,15 +46,17 @@ def read_costs(content: bytes, name: str) -> SourceFile:
 
 def read_usage(content: bytes, name: str) -> SourceFile:
     """Read pages of the usage report of messages."""
-    return _read(content, name, _usage)
+    return _read(content, name, _usage, is_bill=False)
 
 
 def _read(
     content: bytes,
     name: str,
     read_result: Callable[[SourceFile, Mapping[str, object], date, int], None],
+    *,
+    is_bill: bool = True,
 ) -> SourceFile:
-    file = SourceFile(name=name)
+    file = SourceFile(name=name, is_bill=is_bill)
     for number, place, bucket in entries(load_pages(content, file), file):
         try:
             day = to_day(bucket.get("starting_at"), "starting_at")

@@ -100,7 +100,7 @@ def read_mapped(content: bytes, name: str, mapping: str, mapping_name: str) -> S
         UnreadableSource: The mapping or the table as a whole cannot be read.
     """
     mapped, zone = parse_mapping(mapping, mapping_name)
-    file = SourceFile(name=name)
+    file = SourceFile(name=name, is_bill=mapped.columns.amount is not None)
     reader = _Reader(file, mapped, zone)
     wanted = {
         column

@@ -46,7 +46,7 @@ def read_costs(content: bytes, name: str) -> SourceFile:
 
 def read_usage(content: bytes, name: str) -> SourceFile:
     """Read pages of usage of completions, embeddings, images or transcriptions."""
-    return _read(content, name, "organization.usage.", _usage)
+    return _read(content, name, "organization.usage.", _usage, is_bill=False)
 
 
 def _read(
@@ -54,8 +54,10 @@ def _read(
     name: str,
     kind: str,
     read_result: Callable[[SourceFile, Mapping[str, object], date, int], None],
+    *,
+    is_bill: bool = True,
 ) -> SourceFile:
-    file = SourceFile(name=name)
+    file = SourceFile(name=name, is_bill=is_bill)
     for number, place, bucket in entries(load_pages(content, file), file):
         try:
             day = to_unix_day(bucket.get("start_time"), "start_time")

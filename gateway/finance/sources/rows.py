@@ -100,6 +100,8 @@ class SourceFile:
         days: Every day that the file speaks of, also those with nothing on them.
         number: The invoice's number, empty for a report.
         issued_on: Day of the invoice, None for a report.
+        is_bill: False for a report of usage: it bills nothing, which is not the same as a bill of
+            nothing.
         left_out: Rows that are not about models, such as other services of a cloud.
         problems: One sentence each, with file and place.
     """
@@ -110,6 +112,7 @@ class SourceFile:
     days: set[date] = field(default_factory=set[date])
     number: str = ""
     issued_on: date | None = None
+    is_bill: bool = True
     left_out: int = 0
     problems: list[str] = field(default_factory=list[str])
 
