@@ -13,7 +13,7 @@ from gateway.ledger.records import Intent
 
 Bucket = tuple[int, int]
 """A budget's id and the first microsecond of one of its windows."""
-_OWNERS_CACHED_MAX = 50_000
+OWNERS_CACHED_MAX = 50_000
 
 
 class Owner(NamedTuple):
@@ -35,9 +35,13 @@ class BudgetMatcher:
 
     Args:
         rules: Every budget in force.
+        owners_max: How many owners are remembered; clients choose cost tags, so there is no end.
     """
 
-    def __init__(self, rules: Sequence[BudgetRule] = ()) -> None:
+    def __init__(
+        self, rules: Sequence[BudgetRule] = (), *, owners_max: int = OWNERS_CACHED_MAX
+    ) -> None:
+        self._owners_max = owners_max
         self.rules = {rule.budget_id: rule for rule in rules}
         self._of_owner: dict[Owner, tuple[BudgetRule, ...]] = {}
         self._windows: dict[int, Window] = {}
@@ -48,7 +52,7 @@ class BudgetMatcher:
             return []
         rules = self._of_owner.get(owner)
         if rules is None:
-            if len(self._of_owner) >= _OWNERS_CACHED_MAX:
+            if len(self._of_owner) >= self._owners_max:
                 self._of_owner.clear()
             rules = tuple(rule for rule in self.rules.values() if _counts(rule, owner))
             self._of_owner[owner] = rules

@@ -125,6 +125,13 @@ CASES = {
         "2018-11-04T03:00Z",
         "2018-11-05T02:00Z",
     ),
+    "a day whose midnight is skipped from the evening before begins when clocks change": (
+        "1919-03-31T12:00Z",  # 23:30 on the 30th was followed by 00:30 on the 31st
+        DAY,
+        "America/Toronto",
+        "1919-03-31T04:30Z",
+        "1919-04-01T00:00-04:00",
+    ),
     "a day whose midnight comes twice begins with the first": (
         "2026-11-01T12:00-05:00",
         DAY,

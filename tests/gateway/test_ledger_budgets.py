@@ -12,6 +12,7 @@ from gateway.budgets.messages import (
     BudgetChange,
     BudgetDeclaration,
     BudgetDeclarations,
+    BudgetRule,
     BudgetScope,
     BudgetSource,
     BudgetWindow,
@@ -20,6 +21,7 @@ from gateway.budgets.messages import (
     LeaseWant,
     OnExceed,
 )
+from gateway.ledger.budget_deltas import BudgetMatcher, Owner
 from gateway.ledger.budget_leases import LEASE_S, slab
 from gateway.ledger.errors import BudgetConflict, BudgetTooLarge, UnknownBudget
 from gateway.ledger.service import LedgerService
@@ -409,3 +411,61 @@ async def test_a_new_window_starts_with_its_whole_limit(url, tmp_path, clock):
             )
             assert found.scalars().all() == [COST, 0]
         await spool.close()
+
+
+async def test_ahead_of_need_a_bucket_without_room_gives_nothing_and_tells_nothing(
+    url, tmp_path, clock
+):
+    async with serving(url, tmp_path, clock) as service:
+        await service.set_budgets(declare(budget()))
+        reply = await service.lease_budgets(request(want(wanted_pico_usd=LIMIT)))
+        assert (reply.leases, reply.shortages) == ((), ())
+        reply = await service.lease_budgets(request(want(wanted_pico_usd=LIMIT // 50)))
+        assert [lease.amount_pico_usd for lease in reply.leases] == [LIMIT // 100]
+
+
+def test_what_is_remembered_of_owners_has_a_bound():
+    rule = BudgetRule(
+        budget_id=1,
+        name="all",
+        scope=BudgetScope.ORGANISATION,
+        limit_pico_usd=1,
+        window=BudgetWindow.TOTAL,
+    )
+    matcher = BudgetMatcher([rule], owners_max=2)
+    for number in range(5):
+        owner = Owner("payments", "", f"key-{number}", ())
+        assert [budget_id for budget_id, _ in matcher.buckets(owner, NOON_US)] == [1]
+    assert len(matcher._of_owner) <= 2
+
+
+# Each line: what is spoiled, and what `ledger verify` says of it.
+SPOILED = {
+    "more is reserved than leased": (
+        "UPDATE budget_bucket SET reserved_pico_usd = reserved_pico_usd + 1",
+        "51 is reserved, the leases say 50",
+    ),
+    "more is spent than the events say": (
+        "UPDATE budget_bucket SET spent_pico_usd = 1",
+        "1 is spent, the events say 0",
+    ),
+    "more is exposed than the events say": (
+        "UPDATE budget_bucket SET exposed_pico_usd = 7",
+        "7 is exposed, the events say 0",
+    ),
+    "a lease without its bucket": ("DELETE FROM budget_bucket", "50 is leased for the window of"),
+}
+
+
+@pytest.mark.parametrize(("statement", "expected"), SPOILED.values(), ids=SPOILED.keys())
+async def test_verify_finds_budgets_that_do_not_hold(
+    url, tmp_path, clock, statement: str, expected: str
+):
+    async with serving(url, tmp_path, clock) as service:
+        await service.set_budgets(declare(budget(), budget("all", scope=BudgetScope.ORGANISATION)))
+        await service.set_budgets(declare(budget()))
+        await ask(service, 50)
+        async with service._writer.begin() as connection:
+            await connection.execute(sa.text(statement))
+        faults = (await service.verify()).faults
+        assert any(expected in fault for fault in faults), faults
