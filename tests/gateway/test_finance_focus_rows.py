@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 import sqlalchemy as sa
 from focus_data_toolkit import validate_dataset_bundle
@@ -17,16 +19,17 @@ from focus_data_toolkit.model.validator import (
     COND_UNIT_PRICING,
     lint_focus_1_4_structure,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gateway.finance.focus import row_map
-from gateway.finance.focus.charges import IDLE, SCALE, ChargeKind, Owner
-from gateway.finance.focus.errors import Inconsistent
+from gateway.finance.focus import parquet, pseudonyms, row_map
+from gateway.finance.focus.charges import IDLE, SCALE, ChargeKind, Invoice, Owner
+from gateway.finance.focus.columns import ColumnType
+from gateway.finance.focus.errors import Inconsistent, MissingExtra
 from gateway.finance.focus.files import write_folder
 from gateway.finance.focus.inputs import MachineShare
+from gateway.finance.focus.invoices import InvoiceAllocation, Spread
 from gateway.finance.focus.meters import METER_FORMS
 from gateway.finance.focus.order import FileFormat, FocusVersion, NameForm, Profile
+from gateway.finance.focus.parquet import ParquetFile
 from gateway.ledger import schema
 from gateway.ledger.schema import METERS
 from pricing.money import parse_usd
@@ -272,10 +275,47 @@ def test_a_machine_without_any_work_cannot_be_shared() -> None:
         list(row_map.self_host(pool(shares=(MachineShare(owner=Owner(), work=0, tokens=0),))))
 
 
-@given(st.integers(-(10**24), 10**24), st.lists(st.integers(0, 10**15), min_size=1).filter(any))
-def test_parts_add_up_and_are_nearest(total: int, weights: list[int]) -> None:
-    parts = row_map.split(total, weights)
-    assert sum(parts) == total
-    whole = sum(weights)
-    for part, weight in zip(parts, weights, strict=True):
-        assert abs(part * whole - total * weight) < whole
+def test_more_values_than_are_remembered_keep_their_pseudonyms(monkeypatch) -> None:
+    monkeypatch.setattr(pseudonyms, "_CACHED_MAX", 2)
+    names = pseudonyms.Names(NameForm.PSEUDONYMS, key=b"k" * 32)
+    first = [names.tag_value("user", str(n)) for n in range(5)]
+    assert first == [names.tag_value("user", str(n)) for n in range(5)]
+    assert len(set(first)) == 5
+    assert names.tag_value("other", "0") != first[0]
+
+
+def test_parquet_without_its_library_says_what_to_install(monkeypatch, tmp_path) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match="extra `exports`"):
+        ParquetFile(tmp_path / "x.parquet", [("a", ColumnType.TEXT)])
+
+
+def test_parquet_is_written_in_groups(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", 2)
+    file = ParquetFile(tmp_path / "x.parquet", [("a", ColumnType.DECIMAL)])
+    file.write([[SCALE], [None], [-1]])
+    file.close()
+    found = pyarrow.parquet.ParquetFile(tmp_path / "x.parquet")
+    assert found.num_row_groups == 2
+    values = found.read().column("a").to_pylist()
+    assert [None if value is None else int(value.scaleb(12)) for value in values] == [
+        SCALE,
+        None,
+        -1,
+    ]
+
+
+def test_an_invoice_over_usage_that_cost_nothing_is_a_row_of_its_own() -> None:
+    free = row_map.usage(usage_sum("input", 0))
+    one = InvoiceAllocation(
+        billing_us=free.billing_us,
+        provider="groq",
+        deployment=None,
+        meter=None,
+        amount_pico_usd=5,
+        invoice_id="INV-9",
+    )
+    spread = Spread.of([one])
+    spread.count(free)
+    assert spread.billed(free) == (0, Invoice(invoice_id="INV-9"))
+    assert [left.amount_pico_usd for left in spread.left()] == [5]

@@ -9,7 +9,7 @@ Source: `finance_policy.md` 1.5; FOCUS 1.4, columns of Cost and Usage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gateway.finance.focus.charges import (
@@ -47,6 +47,7 @@ from gateway.finance.focus.inputs import (
 )
 from gateway.finance.focus.meters import GPU_METER, METER_FORMS, MeterForm
 from pricing.money import Rate
+from pricing.shares import split
 
 _FORM_OF_MACHINES = METER_FORMS[GPU_METER]
 
@@ -315,24 +316,6 @@ def correction(late: LateUsage) -> Charge:
         billing_us=late.billing_us,
         original_us=charge.start_us,
     )
-
-
-def split(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide a whole number by weights; the parts add up to it.
-
-    Args:
-        total: What is divided, of either sign.
-        weights: At least 0, not all 0; equal remainders go to the earlier part.
-    """
-    whole = sum(weights)
-    parts = [total * weight // whole for weight in weights]
-    left = total - sum(parts)
-    by_remainder = sorted(
-        range(len(weights)), key=lambda index: (-(total * weights[index] % whole), index)
-    )
-    for index in by_remainder[:left]:
-        parts[index] += 1
-    return parts
 
 
 def _invoice_charge(line: InvoiceCharge, kind: ChargeKind, category: Category) -> Charge:
