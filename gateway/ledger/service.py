@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,9 +25,10 @@ from gateway.budgets.messages import (
     LeaseRequest,
 )
 from gateway.clock import Clock, uuid7_maker
-from gateway.ledger import budget_leases, budgets, keys, migrate, node
+from gateway.ledger import budget_leases, budgets, keys, migrate, node, partitions
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
+from gateway.ledger.errors import LedgerError
 from gateway.ledger.faults import explaining
 from gateway.ledger.loader import Loader
 from gateway.ledger.recent import recent_requests
@@ -42,6 +44,12 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
+_log = logging.getLogger(__name__)
+
+MAINTAIN_S = 3_600.0
+MAINTAIN_RETRY_S = 60.0
+
+
 class LedgerService:
     """Owns the database: the one place that writes it while the gateway runs.
 
@@ -52,6 +60,7 @@ class LedgerService:
         limits: Sizes and intervals of the loader.
         busy_s: How long to wait for another process's lock on the database.
         rng: For ids of leases.
+        keep_events_months: As `retention.events_months`.
     """
 
     def __init__(
@@ -63,10 +72,12 @@ class LedgerService:
         limits: LoaderLimits | None = None,
         busy_s: float = BUSY_S,
         rng: random.Random | None = None,
+        keep_events_months: int | None = None,
     ) -> None:
         self._url = database_url
         self._spool_root = spool_root
         self._clock = clock
+        self._keep_events_months = keep_events_months
         self._new_id = uuid7_maker(clock, rng or random.SystemRandom())
         self._writer: AsyncEngine = writing_engine(database_url, busy_s=busy_s)
         self._reader: AsyncEngine = reading_engine(database_url, busy_s=busy_s)
@@ -89,10 +100,40 @@ class LedgerService:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._alerts.run)
+                tasks.start_soon(self._maintain)
                 await self._loader.run()
                 tasks.cancel_scope.cancel()
         finally:
             self._stopped.set()
+
+    async def _maintain(self) -> None:
+        """Make and drop months of events from time to time, where the database has any."""
+        while is_postgresql(self._url):
+            wait_s = MAINTAIN_S
+            try:
+                await self.maintain()
+            except LedgerError as error:
+                _log.warning("months of events: trying again in %d s: %s", MAINTAIN_RETRY_S, error)
+                wait_s = MAINTAIN_RETRY_S
+            await anyio.sleep(wait_s)
+
+    async def maintain(self) -> tuple[str, ...]:
+        """Make the months of events that come next, and drop those past their time.
+
+        Returns:
+            The months that were dropped, `YYYY-MM`.
+
+        Raises:
+            DatabaseUnavailable: The database did not answer, or readers kept it too long.
+        """
+
+        def run(connection: sa.Connection) -> tuple[str, ...]:
+            now_us = self._clock.wall_us()
+            return partitions.maintain(
+                connection, now_us=now_us, keep_months=self._keep_events_months
+            )
+
+        return await self._write(run)
 
     async def stop(self, *, drain: bool) -> None:
         """End `run` and close the database.

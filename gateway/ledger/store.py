@@ -38,9 +38,12 @@ from gateway.ledger.cells import add_cells
 from gateway.ledger.dialects import add_rows, insert_into, is_postgresql
 from gateway.ledger.dimensions import Dimensions
 from gateway.ledger.errors import LedgerError
+from gateway.ledger.partitions import Partitions
 from gateway.ledger.records import Intent, decode
 from gateway.ledger.roll_ups import RollUps
 from gateway.ledger.spool_reader import Cursor
+
+_AT_US = booking.EVENT_COLUMNS.index("at_us")
 
 
 class StaleCursor(LedgerError):
@@ -83,6 +86,7 @@ class Store:
         """Stands before the names of directories, see `node`."""
         self._grace_s = grace_s
         self._dimensions = Dimensions()
+        self._partitions = Partitions()
         self._budgets: dict[int, StoredBudget] = {}
         self._matcher = BudgetMatcher()
         self._budgets_revision = 0
@@ -90,6 +94,7 @@ class Store:
     def forget(self) -> None:
         """Drop what a rollback took back; to be called after each."""
         self._dimensions.forget()
+        self._partitions.forget()
 
     def _load_budgets(self, connection: sa.Connection) -> BudgetMatcher:
         """The budgets in force, which stay so until the transaction ends."""
@@ -186,7 +191,7 @@ class Store:
                     )
                     deltas.release(intent)
             budget_buckets.ensure(connection, self._budgets, deltas.windows)
-            _insert_events(connection, rows, roll_ups)
+            self._insert_events(connection, rows, roll_ups)
             self._book_budgets(connection, deltas, now_us=now_us)
             _take_intents(connection, ids)
             closed.add(Applied(events=len(rows), lost=len(rows)))
@@ -198,8 +203,26 @@ class Store:
             intents = statements.insert_intents(connection.dialect.name)
             connection.exec_driver_sql(intents, changes.opened)
         quarantined = quarantine(connection, changes.refused, now_us=now_us, node=self.node)
-        _insert_events(connection, changes.rows, changes.roll_ups)
+        self._insert_events(connection, changes.rows, changes.roll_ups)
         return Applied(events=len(changes.rows), replays=changes.replays, quarantined=quarantined)
+
+    def _insert_events(
+        self, connection: sa.Connection, rows: list[Values], roll_ups: RollUps
+    ) -> None:
+        """Insert new entries and add what they sum up to; none of them is known."""
+        if not rows:
+            return
+        self._partitions.ensure(connection, (cast("int", row[_AT_US]) for row in rows))
+        dialect = connection.dialect.name
+        add_rows(
+            connection,
+            statements.insert_events(dialect),
+            schema.spend_event,
+            booking.EVENT_COLUMNS,
+            rows,
+        )
+        add_cells(connection, roll_ups)
+        periods.note_late(connection, rows)
 
 
 def _lost_row(intent: Intent, ids: DimensionIds, *, now_us: int) -> Values:
@@ -365,19 +388,3 @@ def _decoded(found: sa.CursorResult[tuple[object, ...]]) -> list[Intent]:
     # Only intents are stored there.
     payloads = cast("Sequence[bytes]", found.scalars().all())
     return [cast("Intent", decode(payload)) for payload in payloads]
-
-
-def _insert_events(connection: sa.Connection, rows: list[Values], roll_ups: RollUps) -> None:
-    """Insert new entries and add what they sum up to; none of them is known."""
-    if not rows:
-        return
-    dialect = connection.dialect.name
-    add_rows(
-        connection,
-        statements.insert_events(dialect),
-        schema.spend_event,
-        booking.EVENT_COLUMNS,
-        rows,
-    )
-    add_cells(connection, roll_ups)
-    periods.note_late(connection, rows)

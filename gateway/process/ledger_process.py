@@ -141,7 +141,12 @@ class LedgerProcess:
         if self._service is not None or self._tasks is None:
             raise RemoteError("invalid_state", "the ledger process is started once")
         set_up_logging("ledger", level=logging.getLogger().level, log_format=start.log_format)
-        service = LedgerService(start.database_url, Path(start.spool_dir), clock=self._clock)
+        service = LedgerService(
+            start.database_url,
+            Path(start.spool_dir),
+            clock=self._clock,
+            keep_events_months=start.keep_events_months,
+        )
         try:
             await service.start()
         except LedgerError:

@@ -132,11 +132,13 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
         database_url: With an absolute path.
         spool_dir: Root of the workers' spool directories.
         log_format: `json` or `text`, for the process's log lines.
+        keep_events_months: As `retention.events_months`.
     """
 
     database_url: str
     spool_dir: str
     log_format: str = "json"
+    keep_events_months: int | None = None
 
 
 class EngineSpeed(msgspec.Struct, frozen=True, kw_only=True):

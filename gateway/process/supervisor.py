@@ -296,6 +296,7 @@ class Supervisor:
             database_url=connection_url(self.loaded, environ=self.environ),
             spool_dir=str(self.loaded.spool_dir),
             log_format=self.loaded.settings.telemetry.log_format,
+            keep_events_months=self.loaded.settings.retention.events_months,
         )
         try:
             keys = await child.channel.call(

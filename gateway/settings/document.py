@@ -13,6 +13,7 @@ from gateway.settings.finance import FinanceSettings
 from gateway.settings.models import ModelSettings
 from gateway.settings.privacy import PrivacySettings
 from gateway.settings.providers import ProviderSettings
+from gateway.settings.retention import RetentionSettings
 from gateway.settings.routing import RoutingSettings
 from gateway.settings.scalars import FilePath, Many, Name, ProviderName, Section
 from gateway.settings.server import ServerSettings
@@ -54,5 +55,7 @@ class Settings(Section):
     """How spend is reported."""
     alerts: AlertSettings = Field(default_factory=AlertSettings)
     """Who is told when a budget crosses a threshold."""
+    retention: RetentionSettings = Field(default_factory=RetentionSettings)
+    """What is kept for how long."""
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     """Logs and traces."""
