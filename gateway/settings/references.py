@@ -72,6 +72,7 @@ def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[F
     yield from _implications(settings)
     yield from _attributes(settings)
     yield from _budgets(settings)
+    yield from _retention(settings)
 
 
 def _models(settings: Settings, names: Names) -> Iterator[Finding]:
@@ -304,3 +305,11 @@ def _budgets(settings: Settings) -> Iterator[Finding]:
                 message=f"SQLite holds budgets up to {SQLITE_LIMIT_USD_MAX:,} USD; use PostgreSQL"
                 " in storage.database, or a lower limit",
             )
+
+
+def _retention(settings: Settings) -> Iterator[Finding]:
+    """Report months that SQLite could only empty row by row."""
+    is_sqlite = settings.storage.database.startswith(SQLITE_PREFIX)
+    if is_sqlite and settings.retention.events_months is not None:
+        message = "entries are dropped by month on PostgreSQL only; take it out, or name one there"
+        yield Finding(path=("retention", "events_months"), message=message)

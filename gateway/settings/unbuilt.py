@@ -13,7 +13,6 @@ from gateway.settings.document import Settings
 from gateway.settings.errors import Problem
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider
-from gateway.settings.storage import SQLITE_PREFIX
 from gateway.settings.validation import Path
 
 BUILT_KINDS = frozenset({"local", "openai_compatible"})
@@ -26,12 +25,6 @@ def _provider_kinds(settings: Settings) -> Uses:
     for name, provider in settings.providers.items():
         if provider.kind not in BUILT_KINDS:
             yield ("providers", name, "kind"), f"kind {provider.kind}"
-
-
-def _retention(settings: Settings) -> Uses:
-    is_sqlite = settings.storage.database.startswith(SQLITE_PREFIX)
-    if settings.retention.events_months is not None and is_sqlite:
-        yield ("retention", "events_months"), "retention on SQLite (PostgreSQL has it)"
 
 
 def _content_log(settings: Settings) -> Uses:
@@ -108,7 +101,6 @@ def secret_references(settings: Settings) -> Iterator[tuple[Path, SecretReferenc
 
 UNBUILT: Mapping[str, Callable[[Settings], Uses]] = {
     "provider kinds": _provider_kinds,
-    "retention": _retention,
     "content log": _content_log,
     "stored objects": _stored_objects,
     "slas": _slas,

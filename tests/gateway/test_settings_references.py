@@ -23,6 +23,11 @@ PROBLEMS = {
             "did you mean `tiny`?"
         ),
     ),
+    "months of entries to drop on SQLite": (
+        "retention: {events_months: 13}",
+        "f.yaml:1: retention.events_months: entries are dropped by month on PostgreSQL only; "
+        "take it out, or name one there",
+    ),
     "a deployment listed twice": (
         f"providers: {{s: {SERVER}}}}}\nmodels: {{m: {{deployments: [s/x, s/x]}}}}",
         "f.yaml:2: models.m.deployments[1]: `s/x` is listed twice",
