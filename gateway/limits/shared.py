@@ -1,10 +1,10 @@
 """Limits that several machines share, decided in Redis; without it, each machine has its share.
 
 Everything that a worker asks goes through one connection, and what gathers while it waits for an
-answer goes out together. Nobody waits longer than `budget_s`: then, and for as long as Redis does
-not answer, `take` says None, and whoever asked decides with the limits divided by the machines seen
-lately. What Redis has forgotten (a restart, an eviction) counts as at rest, but for requests in
-flight, which every worker tells again.
+answer goes out together. Nobody waits longer than `budget_s`: then `take` says None, as it does for
+as long as Redis is not there, and whoever asked decides with the limits divided by the machines
+seen lately. What Redis has forgotten (a restart, an eviction) counts as at rest, but for requests
+in flight, which every worker tells again.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ from gateway.limits.standing import CONCURRENCY_WAIT_US, Meter, Shortage, Standi
 logger = logging.getLogger(__name__)
 
 BUDGET_S: Final = 0.05
+GRACE_TURNS: Final = 8
+"""Turns of the loop in which an answer still counts: after a long turn it may be here already, and
+only not have been read."""
+
+PATIENCE: Final = 5
+"""So many budgets pass before a connection is given up: a pause of ours is none of Redis's."""
+
 CONNECT_S: Final = 1.0
 BEAT_S: Final = 5.0
 LEASE_US: Final = 20_000_000
@@ -195,16 +202,19 @@ class SharedLimits:
         self._waiting.append(_Ask(rules, tokens, future))
         self._wake.set()
         try:
-            async with asyncio.timeout(self._budget_s):
-                return await future
-        except TimeoutError:
-            if future.done() and not future.cancelled():
-                return future.result()  # it came in the same turn of the loop
-            return None  # an answer that comes all the same is given back, see `_answer`
+            await asyncio.wait((future,), timeout=self._budget_s)
+            for _ in range(GRACE_TURNS):
+                if future.done():
+                    return future.result()
+                await asyncio.sleep(0)
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
+            if future.done():
                 self._give_back(future.result())
+            else:
+                future.cancel()
             raise
+        future.cancel()  # an answer that comes all the same is given back, see `_answer`
+        return None
 
     def settle(self, charges: Sequence[SharedCharge], use: Use) -> None:
         """Count a request out, and correct what it took by what it used."""
@@ -310,10 +320,10 @@ class SharedLimits:
         self, connection: Connection, calls: Sequence[ScriptCall]
     ) -> Sequence[Sequence[int] | int]:
         try:
-            async with asyncio.timeout(self._budget_s):
+            async with asyncio.timeout(self._budget_s * PATIENCE):
                 return await connection.run(calls)
         except TimeoutError as error:
-            wait_ms = round(self._budget_s * 1000)
+            wait_ms = round(self._budget_s * PATIENCE * 1000)
             raise Unreachable(f"no answer within {wait_ms} ms") from error
 
     def _answer(self, ask: _Ask, answer: Sequence[int]) -> None:

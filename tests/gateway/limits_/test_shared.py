@@ -182,8 +182,8 @@ async def test_a_frozen_redis_holds_nobody_up_and_is_used_again_when_it_answers(
             while isinstance(await limits.take(rules, 0), SharedTaken):
                 pytest.fail("a frozen server answers nothing")
             waited_s.append(time.monotonic() - began_s)
-        assert sum(one > 0.05 for one in waited_s) <= 2, "after the first, nobody waits at all"
-        assert "no answer within 100 ms" in limits.fault
+        assert sum(one > 0.05 for one in waited_s) <= 8, "soon nobody waits at all"
+        assert "no answer within 500 ms" in limits.fault
         assert "1 of 1 equal shares" in limits.fault
         redis_server.thaw()
         await until(lambda: limits.is_up)
