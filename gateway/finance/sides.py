@@ -103,7 +103,7 @@ def _ledger_rows(
     for row in cast("Iterator[Sequence[object]]", connection.execute(statement)):
         event_id, at_us = cast("bytes", row[0]), cast("int", row[1])
         account, model, team, project = cast("Sequence[str]", row[2:6])
-        lines = cast("Sequence[tuple[str, int, int, int, int]]", row[6])
+        lines = cast("Sequence[Sequence[str | int]]", row[6])
         day = from_microseconds(at_us).date().isoformat()
         # A lost entry has neither units nor cost: the one that replaces it adds all of its own.
         exposed.pop(event_id, None)
@@ -121,8 +121,9 @@ def _ledger_rows(
         for meter, units in zip(METERS, cast("Sequence[int]", row[8:]), strict=True):
             if units:
                 sums[account, day, model, meter, team, project][0] += units
-        for meter, _units, _rate, _per, cost in lines:
-            sums[account, day, model, meter, team, project][1] += cost
+        for line in lines:  # meter, units, rate, its units, cost; then what public prices say
+            place = (account, day, model, cast("str", line[0]), team, project)
+            sums[place][1] += cast("int", line[4])
     metered = [
         Metered(
             account=account,

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from gateway.finance.focus.books import open_export
 from gateway.finance.focus.files import write_folder
 from gateway.finance.focus.order import ExportOrder, FileFormat, NameForm, Profile, month_of
+from gateway.finance.sides import load_sides
 from gateway.ledger.finance_tables import (
     import_batch,
     invoice,
@@ -221,3 +222,10 @@ def test_a_file_that_another_one_replaced_bills_nothing() -> None:
     usage = [row for row in rows if row["ChargeCategory"] == "Usage"]
     assert {row["x_ReconciliationState"] for row in usage} == {"Estimated"}
     assert column_sum(usage, "BilledCost") == COST
+
+
+def test_reconciliation_reads_lines_with_and_without_a_public_price() -> None:
+    found = [Event(number=n, has_list=bool(n % 2)) for n in range(1, 5)]
+    with ledger_of(found) as connection:
+        (metered,) = load_sides(connection, "2026-11").metered
+    assert metered.cost_pico_usd == sum(event.cost or 0 for event in found)
