@@ -25,8 +25,10 @@ PROBLEMS = {
     ),
     "months of entries to drop on SQLite": (
         "retention: {events_months: 13}",
-        "f.yaml:1: retention.events_months: entries are dropped by month on PostgreSQL only; "
-        "take it out, or name one there",
+        (
+            "f.yaml:1: retention.events_months: entries are dropped by month on PostgreSQL only; "
+            "take it out, or name one there"
+        ),
     ),
     "a deployment listed twice": (
         f"providers: {{s: {SERVER}}}}}\nmodels: {{m: {{deployments: [s/x, s/x]}}}}",
