@@ -240,7 +240,8 @@ class _Judge:
         if abs(quantity) <= self._tolerances.amount_pico_usd:
             rounding += quantity
         else:
-            is_missing = (self._billed_units or 0) > self._metered_units
+            billed = self._billed_units
+            is_missing = billed is None or billed > self._metered_units
             kind = DifferenceKind.MISSING_EVENT if is_missing else DifferenceKind.EXTRA_EVENT
             yield self._found(kind, quantity)
         if self._is_within(price):
@@ -254,6 +255,8 @@ class _Judge:
         """The difference, less currency, as the part of quantity and the part of price."""
         whole = self._billed - self._booked - self._adjusted
         billed, metered = self._billed_units, self._metered_units
+        if billed is None and not metered and not self._booked:
+            return whole, 0  # whatever was billed, nothing of it was metered
         if billed is None or self._is_same(billed, metered):
             return 0, whole
         if not billed or not metered:

@@ -23,20 +23,25 @@ def ratio_text(metered: int, billed: int) -> str:
 
 
 def coverage_text(accounts: Sequence[AccountCoverage]) -> str:
-    """Coverage of all accounts whose vendors count for us, in one word or phrase."""
+    """Coverage of all accounts that vendors bill: of tokens, or of amounts without counts."""
     vendors = [one for one in accounts if one.state != "own machine"]
     if any(one.state == "unreadable" for one in vendors):
         return "UNREADABLE"
     counted = [one for one in vendors if one.billed_units is not None]
-    if not counted:
-        return "no source"
-    metered = sum(one.metered_units for one in counted)
-    return ratio_text(metered, sum(one.billed_units or 0 for one in counted))
+    if counted:
+        metered = sum(one.metered_units for one in counted)
+        ratio = ratio_text(metered, sum(one.billed_units or 0 for one in counted))
+        return f"{ratio} of billed tokens"
+    read = [one for one in vendors if one.state == "read"]
+    if not read:
+        return "unknown, there is no bill"
+    booked = sum(one.ledger_pico_usd + one.adjusted_pico_usd for one in read)
+    return f"{ratio_text(booked, sum(one.billed_pico_usd for one in read))} of billed amounts"
 
 
 def coverage_lines(accounts: Sequence[AccountCoverage]) -> Iterator[str]:
     """The headline, then a line per account."""
-    yield f"coverage {coverage_text(accounts)} of billed tokens"
+    yield f"coverage {coverage_text(accounts)}"
     for one in accounts:
         if one.state == "unreadable":
             yield f"  {one.account}: {one.reason or 'UNREADABLE'}"

@@ -83,6 +83,10 @@ CASES = {
         sides([metered()], [billed(2 * MILLION, 2 * USD)]),
         [("missing_event", USD), ("price_drift", -USD)],
     ),
+    "no counts at all, and nothing of it was metered": (
+        sides([], [billed(None)]),
+        [("missing_event", 2 * USD)],
+    ),
     "no counts at all, another amount": (
         sides([metered()], [billed(None, 3 * USD)]),
         [("price_drift", USD)],
