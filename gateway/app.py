@@ -14,6 +14,7 @@ from gateway.budgets.holds import Holds
 from gateway.channel import Channel
 from gateway.clock import Clock, uuid7_maker
 from gateway.finance.focus.parties import parties_of
+from gateway.finance.spend_question import Reporting
 from gateway.fleet import Fleet, build_fleet
 from gateway.health import HealthBoard
 from gateway.http.errors import row_of
@@ -160,6 +161,7 @@ def build_service(
         spool_fault=spool.fault,
         started_s=clock.wall_us() // 1_000_000,
         finance=settings.finance,
+        reporting=Reporting(finance=settings.finance, base_dir=config.base_dir),
         trails=trails,
     )
     metrics.add_source(lambda: wire_fault_series(providers))

@@ -6,6 +6,7 @@ the command opens the database itself.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TypeVar
 
 import anyio
@@ -66,10 +67,18 @@ async def call_gateway(
     return results[0]
 
 
-async def catch_up(config: LoadedConfig) -> bool:
-    """Have the running gateway load what it wrote up to now; False when that is not done in time.
+class CaughtUp(Enum):
+    """What became of asking a running gateway to load what it wrote."""
 
-    Without a gateway there is nobody to ask, which is no fault.
+    DONE = "done"
+    BEHIND = "behind"
+    """It was not done in time."""
+    NO_GATEWAY = "no_gateway"
+    """There was nobody to ask."""
+
+
+async def catch_up_state(config: LoadedConfig) -> CaughtUp:
+    """Have the running gateway load what it wrote up to now.
 
     Args:
         config: Whose gateway.
@@ -77,7 +86,16 @@ async def catch_up(config: LoadedConfig) -> bool:
     try:
         await call_gateway(config, "flush", result_type=type(None), timeout_s=CATCH_UP_S)
     except NoGateway:
-        return True
+        return CaughtUp.NO_GATEWAY
     except ChannelError:
-        return False
-    return True
+        return CaughtUp.BEHIND
+    return CaughtUp.DONE
+
+
+async def catch_up(config: LoadedConfig) -> bool:
+    """As `catch_up_state`; False when it is not done in time. Without a gateway that is no fault.
+
+    Args:
+        config: Whose gateway.
+    """
+    return await catch_up_state(config) is not CaughtUp.BEHIND

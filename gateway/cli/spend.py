@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import anyio
+import sqlalchemy as sa
 import typer
 
 from gateway.cli import spend_close, spend_reconcile
-from gateway.cli.admin import catch_up
+from gateway.cli.admin import CaughtUp, catch_up_state
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.cli.spend_export import export
-from gateway.clock import to_microseconds
+from gateway.clock import system_clock
+from gateway.finance.errors import FinanceError
+from gateway.finance.spend_question import Reporting, SpendWords, spend_query
+from gateway.ledger.backlog import Backlog, measure
 from gateway.ledger.errors import BadQuery, LedgerError
 from gateway.ledger.reading import read_ledger
 from gateway.ledger.report_formats import ReportFormat, render
-from gateway.ledger.reports import GroupBy, SpendQuery, spend_report
+from gateway.ledger.reports import spend_report
+from gateway.ledger.store import load_cursors
+from gateway.ledger.views import GroupBy, SpendQuery, SpendReport, is_dimension
 from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import load
+from gateway.settings.loader import LoadedConfig, load
 
 app = typer.Typer(help="Report what was spent.", rich_markup_mode=None)
 
@@ -37,50 +43,82 @@ def spend() -> None:
 app.command("export")(export)
 
 
-def _group(text: str) -> tuple[GroupBy, ...]:
+def _names(text: str) -> tuple[str, ...]:
     """Dimensions of a comma-separated list; anything else is wrong usage."""
-    names = [name.strip() for name in text.split(",")]
-    unknown = [name for name in names if name not in {one.value for one in GroupBy}]
+    names = tuple(name.strip() for name in text.split(","))
+    unknown = [name for name in names if not is_dimension(name)]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(GroupBy)}")
-    return tuple(GroupBy(name) for name in names)
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(GroupBy)}, cost_tag:<name>")
+    return names
 
 
-def _instant_us(text: str | None) -> int | None:
-    """Microseconds of an ISO 8601 day or instant; UTC unless it says otherwise."""
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is no day or instant such as 2026-11-01 or 2026-11-01T06:00"
-        ) from error
-    return to_microseconds(at if at.tzinfo else at.replace(tzinfo=UTC))
+Values = list[str] | None
 
 
 @app.command("report")
 def report(
     by: Annotated[
-        str, typer.Option(help="team, project, model, deployment, key or day; several: team,model.")
+        str,
+        typer.Option(
+            help="What there is a row for, several separated by commas: team, project, key, model,"
+            " provider, deployment, privacy_tags, privacy_tag, status, quality, cost_tag:<name>,"
+            " hour, day, week, month, fiscal_year."
+        ),
     ] = "team",
     from_: Annotated[
-        str | None, typer.Option("--from", help="First day or instant (UTC).", show_default=False)
+        str | None, typer.Option("--from", help="First day or instant.", show_default=False)
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", help="First day or instant not counted (UTC).", show_default=False),
+        typer.Option("--to", help="First day or instant not counted.", show_default=False),
     ] = None,
-    team: Annotated[str | None, typer.Option(help="Only this team.", show_default=False)] = None,
+    month: Annotated[
+        str | None, typer.Option(help="A month, such as 2026-11.", show_default=False)
+    ] = None,
+    last_month: Annotated[
+        bool, typer.Option("--last-month", help="The month before this one.", show_default=False)
+    ] = False,
+    zone: Annotated[
+        str | None,
+        typer.Option(
+            help="Time zone of hours, days and months [default: finance.time_zone].",
+            show_default=False,
+        ),
+    ] = None,
+    currency: Annotated[
+        str | None,
+        typer.Option(
+            help="Currency beside dollars [default: finance.currency].", show_default=False
+        ),
+    ] = None,
+    team: Annotated[
+        Values, typer.Option(help="Only this team; repeat for several.", show_default=False)
+    ] = None,
     project: Annotated[
-        str | None, typer.Option(help="Only projects of this name.", show_default=False)
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Only this model.", show_default=False)] = None,
-    deployment: Annotated[
-        str | None, typer.Option(help="Only this deployment.", show_default=False)
+        Values, typer.Option(help="Only projects of this name.", show_default=False)
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="Only the key of this id.", show_default=False)
+        Values, typer.Option(help="Only the key of this id.", show_default=False)
+    ] = None,
+    model: Annotated[Values, typer.Option(help="Only this model.", show_default=False)] = None,
+    provider: Annotated[
+        Values, typer.Option(help="Only this provider.", show_default=False)
+    ] = None,
+    deployment: Annotated[
+        Values, typer.Option(help="Only this deployment.", show_default=False)
+    ] = None,
+    privacy_tag: Annotated[
+        Values, typer.Option(help="Only requests that carry this privacy tag.", show_default=False)
+    ] = None,
+    status: Annotated[
+        Values, typer.Option(help="Only attempts that ended so.", show_default=False)
+    ] = None,
+    quality: Annotated[
+        Values, typer.Option(help="Only counts of this quality.", show_default=False)
+    ] = None,
+    cost_tag: Annotated[
+        Values,
+        typer.Option(help="Only requests with this cost tag, name=value.", show_default=False),
     ] = None,
     form: Annotated[
         ReportFormat, typer.Option("--format", help="How to print it.")
@@ -92,26 +130,64 @@ def report(
 
     A running gateway is asked to load first what it has written.
     """
-    wanted = {
+    given = {
         GroupBy.TEAM: team,
         GroupBy.PROJECT: project,
-        GroupBy.MODEL: model,
-        GroupBy.DEPLOYMENT: deployment,
         GroupBy.KEY: key,
+        GroupBy.MODEL: model,
+        GroupBy.PROVIDER: provider,
+        GroupBy.DEPLOYMENT: deployment,
+        GroupBy.PRIVACY_TAG: privacy_tag,
+        GroupBy.STATUS: status,
+        GroupBy.QUALITY: quality,
     }
-    query = SpendQuery(
-        group_by=_group(by),
-        from_us=_instant_us(from_),
-        to_us=_instant_us(to),
-        filters={name: value for name, value in wanted.items() if value is not None},
+    words = SpendWords(
+        by=_names(by),
+        from_=from_,
+        to=to,
+        month=month,
+        is_last_month=last_month,
+        zone=zone,
+        currency=currency,
+        filters={name: values for name, values in given.items() if values},
+        cost_tags=cost_tag or (),
     )
     loaded = load(config, environ=process_environ())
-    if not anyio.run(catch_up, loaded):
-        typer.echo("note: the running gateway has written more than is loaded yet", err=True)
     try:
-        found = read_ledger(connection_url(loaded, environ=process_environ()), spend_report, query)
+        now_us = system_clock().wall_us()
+        query = spend_query(words, _reporting(loaded), now_us=now_us)
+        found = _ask(loaded, query, now_us=now_us)
     except BadQuery as error:
         raise typer.BadParameter(str(error)) from error
-    except LedgerError as error:
+    except (LedgerError, FinanceError) as error:
         raise CliFault(str(error)) from error
     typer.echo(render(found, ReportFormat.JSON if as_json else form), nl=False)
+
+
+def _reporting(loaded: LoadedConfig) -> Reporting:
+    return Reporting(finance=loaded.settings.finance, base_dir=loaded.base_dir)
+
+
+def _ask(loaded: LoadedConfig, query: SpendQuery, *, now_us: int) -> SpendReport:
+    """The report, with a remark where it cannot be complete."""
+    state = anyio.run(catch_up_state, loaded)
+    url = connection_url(loaded, environ=process_environ())
+    found, waiting = read_ledger(url, _report, query, loaded.spool_dir, now_us)
+    if state is CaughtUp.BEHIND:
+        typer.echo("note: the running gateway has written more than is loaded yet", err=True)
+    elif state is CaughtUp.NO_GATEWAY and waiting.records:
+        typer.echo(
+            f"note: about {waiting.records:,} records in {loaded.spool_dir} are not in the ledger"
+            " yet, and no gateway runs that would load them; `fareway serve` does",
+            err=True,
+        )
+    return found
+
+
+def _report(
+    connection: sa.Connection, query: SpendQuery, spool_root: Path, now_us: int
+) -> tuple[SpendReport, Backlog]:
+    """The report and what it cannot hold yet, of one state of the database."""
+    directories = sorted(path for path in spool_root.glob("*") if path.is_dir())
+    waiting = measure(directories, load_cursors(connection), now_us=now_us)
+    return spend_report(connection, query), waiting

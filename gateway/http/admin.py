@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
+import anyio
+import anyio.to_thread
 from fastapi import APIRouter, Path, Query
 
 from gateway import errors
@@ -20,6 +23,8 @@ from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import RandomBytes, make_key
 from gateway.budgets.messages import BudgetChange
 from gateway.clock import from_microseconds, to_microseconds
+from gateway.finance.errors import FinanceError
+from gateway.finance.spend_question import spend_query
 from gateway.http.admin_models import (
     CreatedKey,
     EffectiveQuery,
@@ -38,7 +43,9 @@ from gateway.http.admin_models import (
 )
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
-from gateway.ledger.views import RecentQuery, StoredKey, report_document
+from gateway.ledger.errors import BadQuery
+from gateway.ledger.report_document import report_document
+from gateway.ledger.views import RecentQuery, SpendQuery, StoredKey
 from gateway.routing.scope import KeyScope, matches_glob
 from gateway.settings.budget_orders import KeyBudgetOrder
 from gateway.settings.limits import LimitSettings
@@ -162,18 +169,33 @@ class AdminApi:
         return TeamList(teams=[_team_view(name, teams[name]) for name in seen])
 
     async def spend(self, params: Annotated[SpendParams, Query()], within: Within) -> SpendAnswer:
-        """Sum what was spent, exactly; bounds are quarter-hours, or UTC days for keys."""
+        """Sum what was spent, exactly; bounds are quarter-hours."""
         is_complete = await self._calls.catch_up()
-        document = report_document(await self._calls.spend_report(params.query(within)))
-        query = EffectiveQuery(
-            by=params.by,
-            from_=params.from_,
-            to=params.to,
-            filters={name.value: value for name, value in params.filters.items()},
-        )
+        query = await self._spend_query(params, within)
+        document = report_document(await self._calls.spend_report(query))
         return SpendAnswer.model_validate(
-            {"query": query, "is_complete": is_complete, **document}, strict=True
+            {"query": EffectiveQuery.of(query), "is_complete": is_complete, **document},
+            strict=True,
         )
+
+    async def _spend_query(self, params: SpendParams, within: Restriction) -> SpendQuery:
+        """What the ledger is asked; a file may be read, so that in a thread.
+
+        Raises:
+            InvalidField: A part of the question has no meaning.
+        """
+        ask = partial(
+            spend_query,
+            params.words(within),
+            self._service.reporting,
+            now_us=self._service.clock.wall_us(),
+        )
+        try:
+            return await anyio.to_thread.run_sync(ask)
+        except BadQuery as error:
+            raise errors.InvalidField(str(error), param=error.param) from error
+        except FinanceError as error:
+            raise errors.InvalidField(str(error), param="currency") from error
 
     async def requests(
         self, params: Annotated[RequestParams, Query()], within: Within

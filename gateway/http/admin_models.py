@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gateway.access.restriction import Restriction
-from gateway.clock import from_microseconds, to_microseconds
-from gateway.ledger.views import GroupBy, RecentRequest, SpendQuery
+from gateway.clock import from_microseconds
+from gateway.finance.spend_question import SpendWords
+from gateway.ledger.views import COST_TAG, GroupBy, RecentRequest, SpendQuery, is_dimension
 from gateway.settings.budget_orders import KeyBudgetOrder
 from gateway.settings.limits import LimitSettings
 from gateway.settings.scalars import Instant, Name
@@ -20,6 +21,7 @@ REQUESTS_MAX = 500
 
 KeyState = Literal["active", "expired", "revoked"]
 FilterValue = Annotated[str | None, Field(max_length=512)]
+FilterValues = Annotated[list[Annotated[str, Field(max_length=512)]], Field(max_length=64)]
 
 
 class AdminModel(BaseModel):
@@ -105,41 +107,75 @@ class TeamList(AdminModel):
     teams: list[TeamView]
 
 
+def _check_dimension(name: str) -> str:
+    if not is_dimension(name):
+        raise ValueError(f"must be one of {', '.join(GroupBy)}, {COST_TAG}<name>")
+    return name
+
+
+Dimension = Annotated[str, Field(max_length=80), AfterValidator(_check_dimension)]
+
+
 class SpendParams(AdminModel):
-    """Which report is wanted."""
+    """Which report is wanted. A filter may be repeated: any one of its values."""
 
-    by: list[GroupBy] = Field(
-        default=[GroupBy.TEAM], min_length=1, max_length=3, description="Repeat for several."
+    by: list[Dimension] = Field(
+        default=[GroupBy.TEAM.value],
+        min_length=1,
+        max_length=6,
+        description="Repeat for several; `cost_tag:<name>` for a cost tag of `finance.cost_tags`.",
     )
-    from_: Instant | None = Field(
-        default=None, alias="from", description="First instant; a day means its beginning in UTC."
+    from_: Annotated[str | None, Field(max_length=40)] = Field(
+        default=None,
+        alias="from",
+        description="First day or instant, ISO 8601; in the zone unless it says otherwise.",
     )
-    to: Instant | None = Field(default=None, description="First instant not counted.")
-    team: FilterValue = None
-    project: FilterValue = None
-    model: FilterValue = None
-    deployment: FilterValue = None
-    key: FilterValue = None
+    to: Annotated[str | None, Field(max_length=40)] = Field(
+        default=None, description="First day or instant not counted."
+    )
+    month: Annotated[str | None, Field(max_length=7)] = Field(
+        default=None, description="A month such as 2026-11, in place of `from` and `to`."
+    )
+    zone: Annotated[str | None, Field(max_length=64)] = Field(
+        default=None, description="IANA time zone of hours, days and months; unset: the settings'."
+    )
+    currency: Annotated[str | None, Field(max_length=3)] = Field(
+        default=None, description="Currency beside dollars; unset: the settings'."
+    )
+    team: FilterValues = []
+    project: FilterValues = []
+    key: FilterValues = []
+    model: FilterValues = []
+    provider: FilterValues = []
+    deployment: FilterValues = []
+    privacy_tag: FilterValues = Field(default=[], description="Requests that carry it.")
+    privacy_tags: FilterValues = Field(default=[], description="Exactly this set: `a,b`.")
+    status: FilterValues = []
+    quality: FilterValues = []
+    cost_tag: FilterValues = Field(default=[], description="`name=value`.")
 
-    @property
-    def filters(self) -> dict[GroupBy, str]:
-        """Exact values by dimension."""
-        given = {
-            GroupBy.TEAM: self.team,
-            GroupBy.PROJECT: self.project,
-            GroupBy.MODEL: self.model,
-            GroupBy.DEPLOYMENT: self.deployment,
-            GroupBy.KEY: self.key,
-        }
-        return {name: value for name, value in given.items() if value is not None}
-
-    def query(self, within: Restriction) -> SpendQuery:
-        """What the ledger is asked, of the rows that may be seen."""
-        return SpendQuery(
-            group_by=tuple(self.by),
-            from_us=None if self.from_ is None else to_microseconds(self.from_),
-            to_us=None if self.to is None else to_microseconds(self.to),
-            filters=self.filters,
+    def words(self, within: Restriction) -> SpendWords:
+        """The question, about the rows that may be seen."""
+        return SpendWords(
+            by=self.by,
+            from_=self.from_,
+            to=self.to,
+            month=self.month,
+            zone=self.zone,
+            currency=self.currency,
+            filters={
+                GroupBy.TEAM: self.team,
+                GroupBy.PROJECT: self.project,
+                GroupBy.KEY: self.key,
+                GroupBy.MODEL: self.model,
+                GroupBy.PROVIDER: self.provider,
+                GroupBy.DEPLOYMENT: self.deployment,
+                GroupBy.PRIVACY_TAG: self.privacy_tag,
+                GroupBy.PRIVACY_TAGS: self.privacy_tags,
+                GroupBy.STATUS: self.status,
+                GroupBy.QUALITY: self.quality,
+            },
+            cost_tags=self.cost_tag,
             teams=within.sums,
         )
 
@@ -147,10 +183,27 @@ class SpendParams(AdminModel):
 class EffectiveQuery(AdminModel):
     """The query that was answered."""
 
-    by: list[GroupBy]
+    by: list[str]
     from_: datetime | None = Field(serialization_alias="from")
     to: datetime | None
-    filters: dict[str, str]
+    zone: str
+    currency: str
+    filters: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, query: SpendQuery) -> EffectiveQuery:
+        """The query as the ledger was asked."""
+        return cls(
+            by=[str(name) for name in query.group_by],
+            from_=None if query.from_us is None else from_microseconds(query.from_us),
+            to=None if query.to_us is None else from_microseconds(query.to_us),
+            zone=query.zone,
+            currency=query.currency,
+            filters={
+                str(name): [values] if isinstance(values, str) else list(values)
+                for name, values in query.filters.items()
+            },
+        )
 
 
 class SpendAnswer(AdminModel):
@@ -160,6 +213,11 @@ class SpendAnswer(AdminModel):
     is_complete: bool = Field(description="Whether all that ended before the call is in it.")
     rows: list[dict[str, int | str]]
     total: dict[str, int | str]
+    zone: str
+    currency: str
+    is_partition: bool = Field(
+        description="Whether each attempt is in one row; where it is not, rows do not add up."
+    )
 
 
 class RequestParams(AdminModel):

@@ -13,6 +13,7 @@ from gateway.auth.directory import KeyDirectory
 from gateway.channel import Channel
 from gateway.clock import Clock
 from gateway.finance.focus.order import Parties
+from gateway.finance.spend_question import Reporting
 from gateway.http.guard import Guards
 from gateway.http.overload import Overload
 from gateway.limits.limiter import Limiter
@@ -47,6 +48,7 @@ class Service:
         parties: Who stands on an export.
         spool_fault: Why the spool takes no record, empty when it does.
         overload: Refuses what there is no time for.
+        reporting: How spend is reported.
         trails: For traces and the access log; None when both are off.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
@@ -73,6 +75,7 @@ class Service:
     started_s: int
     finance: FinanceSettings = field(default_factory=FinanceSettings)
     overload: Overload = field(default_factory=Overload)
+    reporting: Reporting = field(default_factory=Reporting)
     trails: Trails | None = None
     is_draining: bool = False
     in_flight: int = 0

@@ -33,13 +33,18 @@ def of_names(tags: Iterable[Sequence[str]], listed: Collection[str]) -> Iterator
             yield name, value
 
 
-def load_listed(connection: sa.Connection) -> tuple[str, ...]:
+def load_listed(connection: sa.Connection, *, is_locked: bool = True) -> tuple[str, ...]:
     """The names that have sums of their own.
 
-    Where several processes may load, nobody changes them until the transaction ends.
+    Args:
+        connection: In a transaction.
+        is_locked: Where several processes may load: whether nobody may change them until the
+            transaction ends. A reader that cannot write does without.
     """
     wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == LISTED)
-    return _names(connection.execute(wanted.with_for_update(read=True)).scalar_one_or_none())
+    if is_locked:
+        wanted = wanted.with_for_update(read=True)
+    return _names(connection.execute(wanted).scalar_one_or_none())
 
 
 def load_pairs(
@@ -59,8 +64,7 @@ def load_pairs(
 
 def load_tag_ids(connection: sa.Connection) -> dict[int, tuple[int, ...]]:
     """Ids of the listed cost tags by the id of each set that has any."""
-    wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == LISTED)
-    listed = _names(connection.execute(wanted).scalar_one_or_none())
+    listed = load_listed(connection, is_locked=False)
     table = schema.cost_tag
     rows = connection.execute(sa.select(table.c.id, table.c.name, table.c.value)).all()
     known = {

@@ -51,7 +51,16 @@ class UnusableDatabase(LedgerError):
 
 
 class BadQuery(LedgerError):
-    """A report was asked for that has no meaning."""
+    """A report was asked for that has no meaning.
+
+    Attributes:
+        param: The part that is wrong, None where it is the whole.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        """Keep what an answer names."""
+        super().__init__(message)
+        self.param = param
 
 
 class KeyConflict(LedgerError):

@@ -5,19 +5,20 @@ A worker labels, the loader reads; neither side needs anything else of the other
 
 from __future__ import annotations
 
-_NOMINAL = "nominal:"
+NOMINAL = "nominal:"
+"""What the label of a nominal price begins with."""
 
 
 def price_label(version_id: str, *, is_nominal: bool) -> str:
     """The text for `Intent.price_version`; an empty id, for no price, stays empty."""
-    return f"{_NOMINAL}{version_id}" if is_nominal and version_id else version_id
+    return f"{NOMINAL}{version_id}" if is_nominal and version_id else version_id
 
 
 def is_nominal(label: str) -> bool:
     """Whether a label was made for a nominal price."""
-    return label.startswith(_NOMINAL)
+    return label.startswith(NOMINAL)
 
 
 def plain_version(label: str) -> str:
     """The identity of the price version that a label was made for."""
-    return label.removeprefix(_NOMINAL)
+    return label.removeprefix(NOMINAL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import assert_never, cast
 
@@ -17,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.ledger.views import SpendReport, SpendSums, report_document, sums_document
+from gateway.ledger.report_document import report_document, sums_document
+from gateway.ledger.views import AMOUNTS, USD, SpendReport, SpendSums
 from pricing.money import format_usd
 
 
@@ -48,14 +50,16 @@ def render(report: SpendReport, form: ReportFormat) -> str:
 
 def as_csv(report: SpendReport) -> str:
     """A header, the rows, and the total with `total` in its first cell; lines end with CRLF."""
+    currency = report.currency
+    total = sums_document(report.total, currency, report.total_converted)
     out = io.StringIO(newline="")
     writer = csv.writer(out, dialect="excel")
-    writer.writerow((*report.columns, *sums_document(report.total)))
+    writer.writerow((*(neutralised(name) for name in report.columns), *total))
     for row in report.rows:
         names = tuple(neutralised(name) for name in row.group)
-        writer.writerow((*names, *sums_document(row.sums).values()))
+        writer.writerow((*names, *sums_document(row.sums, currency, row.converted).values()))
     blanks = ("",) * (len(report.columns) - 1)
-    writer.writerow(("total", *blanks, *sums_document(report.total).values()))
+    writer.writerow(("total", *blanks, *total.values()))
     return out.getvalue()
 
 
@@ -71,27 +75,61 @@ def as_table(report: SpendReport) -> str:
     """For a terminal; says below it what the cost does not tell."""
     table = Table(show_footer=True)
     for index, name in enumerate(report.columns):
-        table.add_column(name, footer="total" if index == 0 else "", overflow="fold")
+        table.add_column(_shown(name), footer="total" if index == 0 else "", overflow="fold")
     total = cast("dict[str, int]", msgspec.structs.asdict(report.total))
     for name in _TABLE_SUMS:
         table.add_column(name.replace("_", " "), footer=f"{total[name]:,}", justify="right")
-    table.add_column("cost USD", footer=format_usd(report.total.cost_pico_usd), justify="right")
+    amounts = _amount_columns(report)
+    for title, amount in amounts.items():
+        footer = format_usd(amount(report.total, report.total_converted))
+        table.add_column(title, footer=footer, justify="right")
     for row in report.rows:
         sums = cast("dict[str, int]", msgspec.structs.asdict(row.sums))
         table.add_row(
             *(Text(_shown(name)) for name in row.group),
             *(f"{sums[name]:,}" for name in _TABLE_SUMS),
-            format_usd(row.sums.cost_pico_usd),
+            *(format_usd(amount(row.sums, row.converted)) for amount in amounts.values()),
         )
     out = io.StringIO()
     Console(file=out, width=_TABLE_WIDTH, color_system=None).print(table)
     lines = (line.rstrip() for line in out.getvalue().splitlines())
-    return "".join(f"{line}\n" for line in (*lines, *_notes(report.total)))
+    return "".join(f"{line}\n" for line in (*lines, *_notes(report)))
 
 
-def _notes(total: SpendSums) -> list[str]:
+def _amount_columns(
+    report: SpendReport,
+) -> dict[str, Callable[[SpendSums, Sequence[int]], int]]:
+    """What each row's amounts are by column: list prices and a currency where there are any."""
+    columns: dict[str, Callable[[SpendSums, Sequence[int]], int]] = {}
+    if report.total.list_price_attempts:
+        columns["list USD"] = lambda sums, _converted: sums.list_cost_pico_usd
+    columns["cost USD"] = lambda sums, _converted: sums.cost_pico_usd
+    if report.currency != USD:
+        cost_at = AMOUNTS.index("cost_pico_usd")
+        columns[f"cost {report.currency}"] = lambda _sums, converted: converted[cost_at]
+    return columns
+
+
+def _notes(report: SpendReport) -> list[str]:
     """What a reader must know before using the total."""
+    total = report.total
     notes: list[str] = []
+    if report.zone != "UTC":
+        notes.append(f"zone: {report.zone}")
+    if not report.is_partition:
+        notes.append(
+            "privacy tags: a request with several is in several rows, which add up to more than the"
+            " total"
+        )
+    if total.provider_cost_attempts:
+        notes.append(
+            f"providers told: {format_usd(total.provider_cost_pico_usd)} USD, for"
+            f" {total.provider_cost_attempts} of {total.attempts} attempts"
+        )
+    if total.cache_saved_pico_usd:
+        notes.append(f"cache savings: {format_usd(total.cache_saved_pico_usd)} USD, no credit")
+    if total.failed_cost_pico_usd:
+        notes.append(f"failed: {format_usd(total.failed_cost_pico_usd)} USD of the cost")
     if total.estimated_cost_pico_usd:
         notes.append(f"estimated: {format_usd(total.estimated_cost_pico_usd)} USD of the cost")
     if total.nominal_cost_pico_usd:
@@ -103,6 +141,11 @@ def _notes(total: SpendSums) -> list[str]:
     if total.exposure_pico_usd:
         notes.append(
             f"unknown billing: up to {format_usd(total.exposure_pico_usd)} USD more may be billed"
+        )
+    if total.exposure_unknown_attempts:
+        notes.append(
+            f"unknown billing without a bound: {total.exposure_unknown_attempts} attempts may cost"
+            " more, nobody can say how much"
         )
     return notes
 

@@ -15,13 +15,11 @@ import sqlalchemy as sa
 from gateway.ledger import schema
 from gateway.ledger.booking import DimensionIds, Row, Value
 from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES
+from gateway.ledger.grains import DAY_US, QUARTER_US
 from gateway.ledger.price_label import is_nominal
 from gateway.ledger.records import AttemptStatus, Intent, Settlement
 from gateway.ledger.schema import METERS
 from pricing.usage import Quality
-
-QUARTER_US = 15 * 60 * 1_000_000
-DAY_US = 24 * 3_600 * 1_000_000
 
 DIMENSIONS = (*schema.ROLL_UP_DIMENSIONS, *schema.ROLL_UP_CODES)
 """What every roll-up is by, apart from its time and what its family is of."""

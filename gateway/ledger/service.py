@@ -28,12 +28,13 @@ from gateway.clock import Clock, uuid7_maker
 from gateway.ledger import budget_leases, budgets, keys, migrate, node, partitions
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
-from gateway.ledger.errors import LedgerError
+from gateway.ledger.errors import DatabaseUnavailable, LedgerError
 from gateway.ledger.faults import explaining
 from gateway.ledger.loader import Loader
 from gateway.ledger.recent import recent_requests
 from gateway.ledger.reports import spend_report
 from gateway.ledger.rounds import LoaderLimits, LoaderStats
+from gateway.ledger.tag_sums import list_cost_tags
 from gateway.ledger.verify import Verification, verify
 from gateway.ledger.views import RecentRequest, SpendQuery, SpendReport, StoredKey
 
@@ -61,6 +62,7 @@ class LedgerService:
         busy_s: How long to wait for another process's lock on the database.
         rng: For ids of leases.
         keep_events_months: As `retention.events_months`.
+        cost_tags: Those that have sums of their own; None leaves that as it is.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class LedgerService:
         busy_s: float = BUSY_S,
         rng: random.Random | None = None,
         keep_events_months: int | None = None,
+        cost_tags: tuple[str, ...] | None = None,
     ) -> None:
         self._url = database_url
         self._spool_root = spool_root
@@ -83,6 +86,7 @@ class LedgerService:
         self._reader: AsyncEngine = reading_engine(database_url, busy_s=busy_s)
         self._loader = Loader(self._writer, spool_root, clock=clock, limits=limits)
         self._alerts = AlertSender(self._read, self._write, clock=clock)
+        self._cost_tags = cost_tags
         self._stopped = anyio.Event()
         self._stopped.set()
 
@@ -98,6 +102,7 @@ class LedgerService:
         """Load spools until `stop`; to be run in a task group of the process."""
         self._stopped = anyio.Event()
         try:
+            await self._list_cost_tags()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._alerts.run)
                 tasks.start_soon(self._maintain)
@@ -134,6 +139,17 @@ class LedgerService:
             )
 
         return await self._write(run)
+
+    async def _list_cost_tags(self) -> None:
+        """Give the cost tags of the configuration sums of their own, made from all events."""
+        names = self._cost_tags
+        if names is None:
+            return
+        try:
+            await self._write(lambda connection: list_cost_tags(connection, names))
+        except DatabaseUnavailable as error:
+            # The sums stay right for the names that had some; another one waits for the next start.
+            _log.warning("finance.cost_tags waits for the next start: %s", error)
 
     async def stop(self, *, drain: bool) -> None:
         """End `run` and close the database.

@@ -5,42 +5,92 @@ Workers import this module and never the ones that query: they load no SQLAlchem
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import cast
 
 import msgspec
 
 from gateway.auth.directory import KeyRecord
-from pricing.money import format_usd
 
 
 class GroupBy(StrEnum):
-    """What a report has a row for."""
+    """What a report has a row for; `cost_tag:<name>` is another."""
 
     TEAM = "team"
     PROJECT = "project"
-    MODEL = "model"
-    DEPLOYMENT = "deployment"
     KEY = "key"
+    MODEL = "model"
+    PROVIDER = "provider"
+    DEPLOYMENT = "deployment"
+    PRIVACY_TAGS = "privacy_tags"
+    """The whole set of a request's privacy tags, joined by commas."""
+    PRIVACY_TAG = "privacy_tag"
+    """Each privacy tag: a request with two of them is in two rows."""
+    STATUS = "status"
+    QUALITY = "quality"
+    HOUR = "hour"
     DAY = "day"
+    WEEK = "week"
+    """From Monday, by its ISO 8601 number."""
+    MONTH = "month"
+    FISCAL_YEAR = "fiscal_year"
+
+
+TIMES = (GroupBy.HOUR, GroupBy.DAY, GroupBy.WEEK, GroupBy.MONTH, GroupBy.FISCAL_YEAR)
+COST_TAG = "cost_tag:"
+"""Before the name of a cost tag that a report groups or filters by."""
+USD = "USD"
+
+
+_NAMES = frozenset(one.value for one in GroupBy)
+
+
+def is_dimension(name: str) -> bool:
+    """Whether reports can be grouped by a name."""
+    return name in _NAMES or (name.startswith(COST_TAG) and len(name) > len(COST_TAG))
+
+
+class DayRate(msgspec.Struct, frozen=True, array_like=True):
+    """What a dollar is worth in the report's currency on a day.
+
+    Attributes:
+        day: UTC days since 1970-01-01.
+        numerator: Of the exact rate, above 0.
+        denominator: Above 0.
+    """
+
+    day: int
+    numerator: int
+    denominator: int
 
 
 class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which report is wanted.
 
     Attributes:
-        group_by: One or more dimensions, in the order of the columns.
+        group_by: One or more dimensions, in the order of the columns: `GroupBy` values, and
+            `cost_tag:<name>`.
         from_us: First instant, microseconds since the epoch; None for the beginning.
         to_us: First instant after the last; None for no end.
-        filters: Exact values by dimension; `day` is not among them.
-        teams: Only what these teams spent, None for everything: what whoever asks may see.
+        filters: Exact values by dimension, any one of several; a privacy tag matches every request
+            that carries it. Times are not among them.
+        teams: Only these teams may be seen, whatever the filters say; None for all. Whoever asks
+            for somebody sets it.
+        zone: IANA name of the time zone of hours, days and months.
+        fiscal_month: Month in which the fiscal year begins, 1 to 12.
+        currency: Three letters of ISO 4217; for others than USD `rates` are needed.
+        rates: Of every UTC day on which something was spent.
     """
 
-    group_by: tuple[GroupBy, ...] = (GroupBy.TEAM,)
+    group_by: tuple[str, ...] = (GroupBy.TEAM,)
     from_us: int | None = None
     to_us: int | None = None
-    filters: dict[GroupBy, str] = {}
+    filters: Mapping[str, str | tuple[str, ...]] = {}
     teams: tuple[str, ...] | None = None
+    zone: str = "UTC"
+    fiscal_month: int = 1
+    currency: str = USD
+    rates: tuple[DayRate, ...] = ()
 
 
 class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +119,7 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
         nominal_cost_pico_usd: The part of it at a nominal machine rate.
         exposure_pico_usd: Upper bound of attempts whose bill is unknown; not in the cost.
         cache_saved_pico_usd: What cache reads would have cost as fresh input less what they cost.
+        failed_cost_pico_usd: The part of the cost whose attempts did not end well.
     """
 
     requests: int
@@ -93,27 +144,48 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
     nominal_cost_pico_usd: int
     exposure_pico_usd: int
     cache_saved_pico_usd: int
+    failed_cost_pico_usd: int
+
+
+AMOUNTS = tuple(name for name in SpendSums.__struct_fields__ if name.endswith("_pico_usd"))
+"""Fields of `SpendSums` that are money."""
 
 
 class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: the values of the grouping, in its order, and the sums."""
+    """One row.
+
+    Attributes:
+        group: The values of the grouping, in its order.
+        sums: What it adds up to.
+        converted: The amounts in the report's currency, in its picounits, in the order of
+            `AMOUNTS`; empty in a report in dollars.
+    """
 
     group: tuple[str, ...]
     sums: SpendSums
+    converted: tuple[int, ...] = ()
 
 
 class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A report: rows by falling cost, days ascending, and their total.
+    """A report: rows by time, then by falling cost, and their total.
 
     Attributes:
         columns: Names of the grouping; a project's row also names its team.
         rows: Groups with at least one attempt.
-        total: The sum of the rows.
+        total: Of everything that was asked for, each attempt once.
+        total_converted: As `SpendRow.converted`, rounded by itself.
+        currency: Of the converted amounts.
+        zone: Of hours, days and months.
+        is_partition: Whether each attempt is in one row; where it is not, rows do not add up.
     """
 
     columns: tuple[str, ...]
     rows: tuple[SpendRow, ...]
     total: SpendSums
+    total_converted: tuple[int, ...] = ()
+    currency: str = USD
+    zone: str = "UTC"
+    is_partition: bool = True
 
 
 class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,24 +258,3 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
     record: KeyRecord
     created_at_us: int
     disabled_at_us: int | None
-
-
-def report_document(report: SpendReport) -> dict[str, object]:
-    """The report as `spend report --format json` prints it: amounts as strings and integers."""
-    return {
-        "rows": [
-            {**dict(zip(report.columns, row.group, strict=True)), **sums_document(row.sums)}
-            for row in report.rows
-        ],
-        "total": sums_document(report.total),
-    }
-
-
-def sums_document(sums: SpendSums) -> dict[str, int | str]:
-    """Sums by name, each amount both exact in dollars, as a string, and in picodollars."""
-    document: dict[str, int | str] = {}
-    for name, value in cast("dict[str, int]", msgspec.structs.asdict(sums)).items():
-        if name.endswith("_pico_usd"):
-            document[f"{name.removesuffix('_pico_usd')}_usd"] = format_usd(value)
-        document[name] = value
-    return document

@@ -146,6 +146,7 @@ class LedgerProcess:
             Path(start.spool_dir),
             clock=self._clock,
             keep_events_months=start.keep_events_months,
+            cost_tags=start.cost_tags,
         )
         try:
             await service.start()

@@ -133,12 +133,14 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
         spool_dir: Root of the workers' spool directories.
         log_format: `json` or `text`, for the process's log lines.
         keep_events_months: As `retention.events_months`.
+        cost_tags: Cost tags that have sums of their own.
     """
 
     database_url: str
     spool_dir: str
     log_format: str = "json"
     keep_events_months: int | None = None
+    cost_tags: tuple[str, ...] = ()
 
 
 class EngineSpeed(msgspec.Struct, frozen=True, kw_only=True):

@@ -297,6 +297,7 @@ class Supervisor:
             spool_dir=str(self.loaded.spool_dir),
             log_format=self.loaded.settings.telemetry.log_format,
             keep_events_months=self.loaded.settings.retention.events_months,
+            cost_tags=self.loaded.settings.finance.cost_tags,
         )
         try:
             keys = await child.channel.call(

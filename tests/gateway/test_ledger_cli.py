@@ -123,7 +123,8 @@ async def test_report_counts_only_what_was_asked_for(config, capsys, options, at
 
 WRONG = {
     "a grouping that does not exist": (("--by", "day;DROP TABLE spend_event"), "is none of team"),
-    "a day that does not exist": (("--from", "2026-02-30"), "is no day or instant"),
+    "a day that does not exist": (("--from", "2026-02-30"), "is no day such as"),
+    "an instant that does not exist": (("--from", "2026-02-30T25:00"), "is no day or instant"),
     "an instant inside a quarter": (("--from", "2026-11-28T12:01"), "quarter of an hour"),
     "a format that does not exist": (("--format", "xml"), "xml"),
 }

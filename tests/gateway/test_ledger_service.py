@@ -147,7 +147,7 @@ def test_reading_needs_a_ledger_of_this_schema(url, tmp_path):
 def test_reading_what_is_no_database_is_told(url, tmp_path):
     migrate.upgrade(url)
     with sqlite3.connect(sqlite_path(url)) as connection:
-        connection.execute("DROP TABLE rollup_qh")
+        connection.execute("DROP TABLE rollup_day")
     connection.close()
     with pytest.raises(DatabaseUnavailable, match="no such table"):
         read_ledger(url, spend_report, SpendQuery())

@@ -1,0 +1,255 @@
+"""Where the sums of a report are read, and the SQL that adds them up.
+
+Whatever the source, it looks like a roll-up: a time, dimensions, and columns that add up. Events
+are brought into that form, so that a report that no roll-up can answer, and the check of the
+roll-ups, go through the same addition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+
+from gateway.ledger import schema
+from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES, PicoTotal
+from gateway.ledger.errors import BadQuery
+from gateway.ledger.grains import DAY_US, QUARTER_US
+from gateway.ledger.price_label import NOMINAL
+from gateway.ledger.records import AttemptStatus
+from gateway.ledger.roll_ups import SUM_COLUMNS
+from pricing.usage import Quality
+
+ROWS_MAX = 100_000
+"""Groups of one report; more are refused before they are in memory."""
+ADDED = (*SUM_COLUMNS, "failed_pico_usd")
+"""What `add_up` gives per group, in this order."""
+_LOW_BITS = 32
+
+
+class epoch_us(sa.sql.expression.FunctionElement[int]):  # noqa: N801, the name of an SQL function
+    """An instant as microseconds since the epoch, on either database."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+
+
+def _compile_plain(element: epoch_us, compiler: SQLCompiler, **options: object) -> str:
+    return compiler.process(element.clauses, **options)
+
+
+def _compile_native(element: epoch_us, compiler: SQLCompiler, **options: object) -> str:
+    inner = compiler.process(element.clauses, **options)
+    return f"CAST(EXTRACT(EPOCH FROM {inner}) * 1000000 AS BIGINT)"
+
+
+compiles(epoch_us)(_compile_plain)
+compiles(epoch_us, "postgresql")(_compile_native)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """A table of sums, or events that look like one.
+
+    Attributes:
+        fine: By quarter-hour, or by event.
+        coarse: The same by UTC day; None where there is none.
+        of: The column that its family is of; None for everything.
+    """
+
+    fine: sa.FromClause
+    coarse: sa.FromClause | None
+    of: str | None = None
+
+
+EVERYTHING = Source(fine=schema.rollup_qh, coarse=schema.rollup_day)
+KEYS = Source(fine=schema.rollup_key_qh, coarse=schema.rollup_key_day, of="key_id")
+COST_TAGS = Source(fine=schema.rollup_tag_qh, coarse=schema.rollup_tag_day, of="cost_tag_id")
+
+
+def events() -> Source:
+    """Every attempt by its highest entry; also by key and by set of cost tags."""
+    event = schema.spend_event
+    later = event.alias("later")
+    is_superseded = sa.exists().where(
+        later.c.event_id == event.c.event_id, later.c.entry > event.c.entry
+    )
+    columns: list[sa.ColumnElement[Any]] = [
+        event.c.at_us.label("bucket_us"),
+        event.c.key_id,
+        event.c.cost_tags_id,
+        *(event.c[name] for name in schema.ROLL_UP_DIMENSIONS),
+        *(event.c[name] for name in schema.ROLL_UP_CODES),
+        *(expression.label(name) for name, expression in _sums_of(event).items()),
+    ]
+    statement = cast("sa.Select[tuple[object]]", sa.select(*columns))
+    return Source(fine=statement.where(~is_superseded).subquery("e"), coarse=None)
+
+
+def _sums_of(event: sa.Table) -> dict[str, sa.ColumnElement[int]]:
+    """What an event adds to each column of a roll-up, in SQL; `roll_ups.sums` says it in Python."""
+    zero = sa.literal_column("0", sa.BigInteger)
+    cost = sa.func.coalesce(event.c.cost_pico_usd, zero)
+    certain = (QUALITY_CODES[Quality.EXACT], QUALITY_CODES[Quality.PROVIDER_COST])
+    is_unknown = sa.or_(
+        event.c.status == STATUS_CODES[AttemptStatus.UNKNOWN_BILLING],
+        event.c.quality == QUALITY_CODES[Quality.UNKNOWN],
+    )
+    is_nominal = sa.func.substr(event.c.price_version, 1, len(NOMINAL)) == NOMINAL
+    found = {
+        "request_count": _one_if(event.c.attempt == 1),
+        "attempt_count": sa.literal_column("1", sa.BigInteger),
+        "unpriced_count": _one_if(event.c.cost_pico_usd.is_(None)),
+        "list_cost_count": _one_if(event.c.list_cost_pico_usd.is_not(None)),
+        "provider_cost_count": _one_if(event.c.provider_cost_pico_usd.is_not(None)),
+        "exposure_unknown_count": _one_if(sa.and_(is_unknown, event.c.exposure_pico_usd.is_(None))),
+        **{name: event.c[name] for name in schema.UNITS},
+        "cost_pico_usd": cost,
+        "list_cost_pico_usd": sa.func.coalesce(
+            event.c.list_cost_pico_usd, event.c.cost_pico_usd, zero
+        ),
+        "provider_cost_pico_usd": sa.func.coalesce(event.c.provider_cost_pico_usd, zero),
+        "estimated_pico_usd": sa.case((event.c.quality.in_(certain), zero), else_=cost),
+        "nominal_pico_usd": sa.case((is_nominal, cost), else_=zero),
+        "exposure_pico_usd": sa.func.coalesce(event.c.exposure_pico_usd, zero),
+        "cache_saved_pico_usd": sa.func.coalesce(event.c.cache_saved_pico_usd, zero),
+    }
+    assert tuple(found) == SUM_COLUMNS
+    return found
+
+
+def _one_if(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+    return sa.case((condition, 1), else_=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRange:
+    """What of a source's time is added up.
+
+    Attributes:
+        from_us: First instant, None for the beginning.
+        to_us: First instant after the last, None for no end.
+        split_days: UTC days, by their first instants, that are read by quarter-hours, all others
+            whole; None reads quarter-hours throughout.
+    """
+
+    from_us: int | None
+    to_us: int | None
+    split_days: Sequence[int] | None
+
+    def parts(self, source: Source) -> list[tuple[sa.FromClause, list[sa.ColumnElement[bool]]]]:
+        """The tables to read and what of each."""
+        if self.split_days is None or source.coarse is None:
+            return [(source.fine, self._bounds(source.fine))]
+        days = source.coarse.c.bucket_us
+        # The day that the range begins in is one of the split ones, unless it is in it whole.
+        whole = [*self._bounds(source.coarse), days.not_in(list(self.split_days))]
+        parts = [(source.coarse, whole)]
+        if self.split_days:
+            quarters = [
+                quarter_us
+                for day_us in self.split_days
+                for quarter_us in range(day_us, day_us + DAY_US, QUARTER_US)
+                if self._has(quarter_us)
+            ]
+            parts.append((source.fine, [source.fine.c.bucket_us.in_(quarters)]))
+        return parts
+
+    def _has(self, at_us: int) -> bool:
+        is_begun = self.from_us is None or at_us >= self.from_us
+        return is_begun and (self.to_us is None or at_us < self.to_us)
+
+    def _bounds(self, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
+        bounds: list[sa.ColumnElement[bool]] = []
+        if self.from_us is not None:
+            bounds.append(table.c.bucket_us >= self.from_us)
+        if self.to_us is not None:
+            bounds.append(table.c.bucket_us < self.to_us)
+        return bounds
+
+
+Added = dict[tuple[int, ...], list[int]]
+"""Sums in the order of `ADDED`, by the values of the grouping columns."""
+
+
+def add_up(
+    connection: sa.Connection,
+    table: sa.FromClause,
+    grouping: Sequence[sa.ColumnElement[int]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    into: Added,
+) -> None:
+    """Add up what matches, in SQL, exactly, and add the sums to those of other tables.
+
+    Args:
+        connection: In a transaction.
+        table: Of a `Source`.
+        grouping: What each group has in common; at least one.
+        conditions: What is added up.
+        into: Changed in place.
+
+    Raises:
+        BadQuery: There are more than `ROWS_MAX` groups.
+    """
+    try:
+        found = _rows(connection, table, grouping, conditions, is_split=False)
+    except DatabaseError as error:
+        # SQLite refuses a sum beyond 64 bits; halves of the numbers cannot reach it.
+        if "integer overflow" not in str(error.orig):
+            raise
+        found = _rows(connection, table, grouping, conditions, is_split=True)
+    width = len(grouping)
+    for values in found:
+        group = tuple(map(int, values[:width]))
+        sums = list(map(int, values[width:]))
+        known = into.get(group)
+        into[group] = sums if known is None else [a + b for a, b in zip(known, sums, strict=True)]
+    if len(into) > ROWS_MAX:
+        raise BadQuery(
+            f"the report would have more than {ROWS_MAX:,} rows; ask for a shorter time, or by"
+            " fewer things"
+        )
+
+
+def _rows(
+    connection: sa.Connection,
+    table: sa.FromClause,
+    grouping: Sequence[sa.ColumnElement[int]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    *,
+    is_split: bool,
+) -> Sequence[Sequence[int]]:
+    labels = [column.label(f"g{index}") for index, column in enumerate(grouping)]
+    sums: list[sa.ColumnElement[Any]] = []
+    for column in _added_columns(table).values():
+        sums += _halves(column) if is_split else [sa.func.sum(column)]
+    statement = cast("sa.Select[tuple[object]]", sa.select(*labels, *sums))
+    statement = statement.where(*conditions).group_by(*labels).limit(ROWS_MAX + 1)
+    rows = cast("Sequence[Sequence[int]]", connection.execute(statement).all())
+    return [_joined(row, len(labels)) for row in rows] if is_split else rows
+
+
+def _added_columns(table: sa.FromClause) -> Mapping[str, sa.ColumnElement[Any]]:
+    columns: dict[str, sa.ColumnElement[Any]] = {name: table.c[name] for name in SUM_COLUMNS}
+    is_failed = table.c.status != STATUS_CODES[AttemptStatus.OK]
+    zero = sa.literal_column("0", PicoTotal())
+    columns["failed_pico_usd"] = sa.case((is_failed, table.c.cost_pico_usd), else_=zero)
+    return columns
+
+
+def _halves(column: sa.ColumnElement[Any]) -> list[sa.ColumnElement[Any]]:
+    """The sums of the high and of the low bits; two's complement keeps the sign in the high."""
+    plain = sa.type_coerce(column, sa.BigInteger)
+    low = plain.op("&")(2**_LOW_BITS - 1)
+    return [sa.func.sum(plain.op(">>")(_LOW_BITS)), sa.func.sum(low)]
+
+
+def _joined(row: Sequence[int], width: int) -> Sequence[int]:
+    sums = row[width:]
+    joined = [(high << _LOW_BITS) + low for high, low in zip(sums[::2], sums[1::2], strict=True)]
+    return [*row[:width], *joined]
