@@ -17,7 +17,9 @@ from gateway.cli.spend_export import export
 from gateway.clock import system_clock
 from gateway.finance.errors import FinanceError
 from gateway.finance.spend_question import Reporting, SpendWords, spend_query
+from gateway.ledger import node
 from gateway.ledger.backlog import Backlog, measure
+from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.errors import BadQuery, LedgerError
 from gateway.ledger.reading import read_ledger
 from gateway.ledger.report_formats import ReportFormat, render
@@ -189,5 +191,6 @@ def _report(
 ) -> tuple[SpendReport, Backlog]:
     """The report and what it cannot hold yet, of one state of the database."""
     directories = sorted(path for path in spool_root.glob("*") if path.is_dir())
-    waiting = measure(directories, load_cursors(connection), now_us=now_us)
+    prefix = node.load(spool_root) if is_postgresql(connection) else ""
+    waiting = measure(directories, load_cursors(connection, prefix), now_us=now_us)
     return spend_report(connection, query), waiting

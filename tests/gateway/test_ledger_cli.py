@@ -163,3 +163,16 @@ async def test_verify_lists_faults_and_exits_1(config, tmp_path, capsys):
     assert err.count("fault: rollup_") == 4
     code, out, _ = run(capsys, "ledger", "verify", "--config", config, "--json")
     assert (code, len(json.loads(out)["faults"])) == (1, 4)
+
+
+async def test_a_report_says_what_no_gateway_has_loaded_yet(config, tmp_path, capsys):
+    code, _, err = run(capsys, "spend", "report", "--config", config)
+    assert (code, err) == (0, "")
+    writer = open_spool(tmp_path / "spool" / "late")
+    writer.append(intent(90))
+    writer.append(settlement(90))
+    await writer.close()
+    code, _, err = run(capsys, "spend", "report", "--config", config)
+    assert code == 0
+    assert "records in" in err
+    assert "are not in the ledger yet" in err
