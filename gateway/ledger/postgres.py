@@ -147,6 +147,8 @@ def _connector(database_url: str, waits: Waits) -> Callable[[], Awaitable[_Drive
     settings = {
         "application_name": "fareway",
         "timezone": "UTC",
+        # Whatever the server's own default: a segment is deleted once its records are committed.
+        "synchronous_commit": "on",
         "statement_timeout": _milliseconds(waits.statement_s),
         "lock_timeout": _milliseconds(waits.lock_s),
         # A client that stands still in a transaction keeps others from their work.

@@ -52,7 +52,6 @@ _SETTINGS = {
     "jit": "off",
     "max_connections": "200",
     "shared_buffers": "64MB",
-    "synchronous_commit": "off",
     "timezone": "Asia/Kathmandu",
 }
 _RULES = """\
@@ -152,12 +151,14 @@ class PostgresServer:
     def freeze(self) -> None:
         """Let the server accept and answer nothing any more, without closing anything."""
         for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError):  # one that has just ended
+                os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Go on after `freeze`."""
         for pid in self._pids():
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # one that has just ended
+                os.kill(pid, signal.SIGCONT)
 
     def create_database(self, template: str = "template1") -> str:
         """A new database; its URL."""
