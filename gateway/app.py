@@ -53,8 +53,9 @@ class Credentials:
         admin_digest: HMAC of the administrator's key.
         peppers: The current one first.
         namespace_key: Tenant namespaces are derived with it.
-        session_key: Dashboard sessions are signed with it.
         pseudonym_key: Names of persons in exports are replaced with it.
+        session_key: The dashboard's cookies are signed with it.
+        oidc_secret: The client secret at the identity provider, empty for none.
     """
 
     declared: tuple[KeyRecord, ...]
@@ -63,6 +64,7 @@ class Credentials:
     namespace_key: bytes
     session_key: bytes
     pseudonym_key: bytes
+    oidc_secret: str = ""
 
     def hash_token(self, token: bytes) -> bytes:
         """What is kept in place of a new key: its HMAC with the current pepper."""
@@ -98,7 +100,15 @@ def load_credentials(config: LoadedConfig, environ: Mapping[str, str]) -> Creden
         namespace_key=master.derive(Label.NAMESPACE),
         session_key=master.derive(Label.SESSION),
         pseudonym_key=master.derive(Label.PSEUDONYM),
+        oidc_secret=_oidc_secret(config, environ),
     )
+
+
+def _oidc_secret(config: LoadedConfig, environ: Mapping[str, str]) -> str:
+    oidc = config.settings.login.oidc
+    if oidc is None or oidc.client_secret is None:
+        return ""
+    return resolve(oidc.client_secret, environ=environ, config=config)
 
 
 def build_service(
@@ -158,6 +168,8 @@ def build_service(
         session_key=credentials.session_key,
         pseudonym_key=credentials.pseudonym_key,
         parties=parties_of(settings),
+        login=settings.login,
+        oidc_secret=credentials.oidc_secret,
         spool_fault=spool.fault,
         started_s=clock.wall_us() // 1_000_000,
         finance=settings.finance,

@@ -10,13 +10,16 @@ GatewayError
     KeyConflict            a key of that name is in use, or is kept in the configuration file
     BudgetConflict         the budget is kept in the configuration file
     FinanceConflict        the books do not allow it now
+    PersonConflict         somebody has this login name
     BodyTooSlow            the body did not arrive
     HeadersTooLarge        request line and headers are over 64 KiB
     PromptOverLimit          longer than a limit of tokens per minute ever allows at once
     BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound,
     BudgetNotFound
+    PersonNotFound
   AccessFault                the key must change
-    InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired, RoleRequired
+    InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired, RoleRequired,
+    ForeignCall
     UpstreamForbidden        every upstream refuses this account, country or use
   BudgetExceeded             a budget must grow, or start again
   CapacityFault              come back later           (retry_after_s)
@@ -132,6 +135,14 @@ class KeyConflict(CallerFault):
     """A key of that name is in use, or the key can only be changed where it was declared."""
 
 
+class PersonConflict(CallerFault):
+    """Somebody has this login name already."""
+
+
+class PersonNotFound(CallerFault):
+    """No person of that id."""
+
+
 class KeyNotFound(CallerFault):
     """No key of that id."""
 
@@ -170,6 +181,10 @@ class PrivacyDenied(AccessFault):
 
 class AdminRequired(AccessFault):
     """The route is the administrator's; the key is a team's."""
+
+
+class ForeignCall(AccessFault):
+    """A call with a session's cookie that another site may have made."""
 
 
 class RoleRequired(AccessFault):

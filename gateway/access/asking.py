@@ -24,6 +24,11 @@ def let_in(scope: MutableMapping[str, Any], viewer: Viewer, restriction: Restric
     scope[_RESTRICTION] = restriction
 
 
+def is_let_in(scope: MutableMapping[str, Any]) -> bool:
+    """Whether the entrance noted somebody in a request's scope."""
+    return _VIEWER in scope
+
+
 def viewer_of(request: Request) -> Viewer:
     """Who asks."""
     return cast("Viewer", request.scope[_VIEWER])

@@ -7,6 +7,7 @@ team's key are (`finance_policy.md` 5.4; `break_glass` is the administrator's ke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -82,6 +83,18 @@ def parse_grant(text: str) -> Grant:
     if fault := grant.fault():
         raise ValueError(fault)
     return grant
+
+
+def grants_fault(grants: Sequence[Grant]) -> str:
+    """What is wrong with the roles of one person, empty when nothing is."""
+    if not grants:
+        return "a person needs at least one role"
+    for grant in grants:
+        if fault := grant.fault():
+            return fault
+    if {Role.PLATFORM_ADMIN, Role.POLICY_APPROVER} <= {grant.role for grant in grants}:
+        return "platform_admin and policy_approver are two people: one proposes, the other approves"
+    return ""
 
 
 class Viewer(msgspec.Struct, frozen=True, kw_only=True):

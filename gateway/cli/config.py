@@ -12,6 +12,7 @@ import typer
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.settings.environment import process_environ
 from gateway.settings.errors import ConfigError, Problem
+from gateway.settings.extras import missing_extras
 from gateway.settings.loader import LoadedConfig, load
 from gateway.settings.unbuilt import unbuilt
 
@@ -33,6 +34,7 @@ def check(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         _print_json({"ok": False, "problems": _plain(error.problems)})
         raise typer.Exit(1) from error
     pending = unbuilt(loaded)
+    missing = missing_extras(loaded)
     if as_json:
         _print_json(
             {
@@ -41,12 +43,13 @@ def check(config: ConfigOption = None, as_json: JsonOption = False) -> None:
                 "digest": loaded.digest,
                 "warnings": _plain(loaded.warnings),
                 "unbuilt": _plain(pending),
+                "missing": _plain(missing),
             }
         )
         return
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    for problem in pending:
+    for problem in (*pending, *missing):
         typer.echo(f"note: {problem}", err=True)
     settings = loaded.settings
     name = str(loaded.files[0]) if loaded.files else "built-in defaults"

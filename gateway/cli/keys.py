@@ -25,7 +25,7 @@ from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import from_microseconds, system_clock
 from gateway.fleet import build_fleet
 from gateway.ledger.errors import LedgerError
-from gateway.ledger.keys import StoredKey
+from gateway.ledger.views import KeyCreation, KeyRevocation, StoredKey
 from gateway.limits.amounts import (
     CONCURRENCY_MAX,
     PER_MINUTE_MAX,
@@ -203,16 +203,17 @@ async def create_key(config: LoadedConfig, order: NewKeyOrder) -> MadeKey:
         expires_at_us=expires_at_us,
         limits=order.limits,
     )
-    await _create(config, record, order.budget)
+    await _create(config, KeyCreation(record=record, actor=ACTOR), order.budget)
     return MadeKey(text=key.text, key_id=key.key_id)
 
 
 async def _create(
-    config: LoadedConfig, record: KeyRecord, budget: Mapping[str, str] | None
+    config: LoadedConfig, creation: KeyCreation, budget: Mapping[str, str] | None
 ) -> None:
     """Make a key; its budget first, so that at no moment it may spend more."""
+    record = creation.record
     if budget is None:
-        await _change(config, "create_key", record)
+        await _change(config, "create_key", creation)
         return
     order = parse_order({**budget, "scope": "key", "key_id": record.key_id})
     name = f"key {record.key_id}, {order.window}"
@@ -225,7 +226,7 @@ async def _create(
     )
     await change_budget(config, BudgetChange(name=name, budget=wanted))
     try:
-        await _change(config, "create_key", record)
+        await _change(config, "create_key", creation)
     except CliFault:
         await change_budget(config, BudgetChange(name=name, budget=None))
         raise
@@ -263,10 +264,10 @@ async def _revoke(config: LoadedConfig, key_id: str) -> None:
     declared = fixed_key_records(config, environ=process_environ(), pepper=bytes(32))
     if any(record.key_id == key_id for record in declared):
         raise CliFault(f"key {key_id!r} is declared in the configuration file; take it out there")
-    await _change(config, "revoke_key", key_id)
+    await _change(config, "revoke_key", KeyRevocation(key_id=key_id, actor=ACTOR))
 
 
-async def _change(config: LoadedConfig, method: str, params: KeyRecord | str) -> None:
+async def _change(config: LoadedConfig, method: str, params: KeyCreation | KeyRevocation) -> None:
     try:
         try:
             await call_gateway(config, method, params, result_type=type(None))
@@ -276,13 +277,13 @@ async def _change(config: LoadedConfig, method: str, params: KeyRecord | str) ->
         raise CliFault(str(error)) from error
 
 
-async def _change_offline(config: LoadedConfig, params: KeyRecord | str) -> None:
+async def _change_offline(config: LoadedConfig, params: KeyCreation | KeyRevocation) -> None:
     service = await _offline(config)
     try:
-        if isinstance(params, KeyRecord):
-            await service.create_key(params, actor=ACTOR)
+        if isinstance(params, KeyCreation):
+            await service.create_key(params.record, actor=params.actor)
         else:
-            await service.revoke_key(params, actor=ACTOR)
+            await service.revoke_key(params.key_id, actor=params.actor)
     finally:
         await service.stop(drain=False)
 

@@ -75,6 +75,16 @@ COMMANDS: tuple[LazyCommand, ...] = (
         help="See budgets and set them.",
     ),
     LazyCommand(
+        name="users",
+        target="gateway.cli.users:app",
+        help="Say who can log in, and with which roles.",
+    ),
+    LazyCommand(
+        name="audit",
+        target="gateway.cli.audit:app",
+        help="Check the audit log.",
+    ),
+    LazyCommand(
         name="models",
         target="gateway.cli.models:app",
         help="List models and keep their files on this machine.",

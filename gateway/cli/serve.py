@@ -39,6 +39,7 @@ def serve(context: typer.Context, config: ConfigOption = None) -> None:
             on_ready=lambda url: typer.echo(f"fareway is ready at {url}/v1", err=True),
             on_progress=_say_progress,
             head_start=context.find_object(HeadStart),
+            on_set_up=_say_set_up,
         )
         if prepared.admin_key_once is not None:
             typer.echo(f"administrator's key, shown only now: {prepared.admin_key_once}", err=True)
@@ -46,6 +47,10 @@ def serve(context: typer.Context, config: ConfigOption = None) -> None:
         anyio.run(prepared.supervisor.run)
     except (ServeError, PolicyUnproved) as error:
         raise CliFault(str(error)) from error
+
+
+def _say_set_up(link: str) -> None:
+    typer.echo(f"first administrator, once, within 24 hours: {link}", err=True)
 
 
 def _say_progress(done_bytes: int, total_bytes: int | None, what: str) -> None:

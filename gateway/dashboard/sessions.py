@@ -1,8 +1,9 @@
-"""Sessions of the dashboard: a signed cookie that names a key and an end, and nothing kept here.
+"""Cookies and tokens of the dashboard, as a worker makes and reads them.
 
-The signature covers what is kept of the key, so that a session ends with the key it was opened
-with: when it is revoked, expired, taken away or replaced by another one, at once and in every
-worker. Forms carry a token that only the page of the same session can know.
+A session is a row in the ledger's database that knows only the SHA-256 of its token; the ledger
+process says at every page whose it is now, so whatever ends a session ends it at once in every
+worker. The cookie is the token with a tag under a key of ours: what nobody was ever given is not
+asked about. Forms carry a token that only a page of the same session can know.
 """
 
 from __future__ import annotations
@@ -12,101 +13,98 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
-from gateway.auth.directory import KeyDirectory, Principal
+from gateway.access.people import digest_of
+from gateway.auth.directory import KeyDirectory
 from gateway.auth.keys import RandomBytes
 
-SESSION_S = 8 * 3600
-SESSION_COOKIE = "fareway_session"
-LOGIN_COOKIE = "fareway_login"
+SESSION = "fareway_session"
+LOGIN = "fareway_login"
+DEVICE = "fareway_device"
+OIDC = "fareway_oidc"
 LOGIN_S = 3600
-COOKIE_CHARACTERS_MAX = 1024
-_NONCE_BYTES = 16
-_SIGNATURE_BYTES = 32
+DEVICE_S = 180 * 86_400
+COOKIE_CHARACTERS_MAX = 4096
+_TOKEN_BYTES = 32
+_TAG_BYTES = 16
 
 
-class _Claims(msgspec.Struct, array_like=True, frozen=True):
-    key_id: str
-    ends_at_s: int
-    session_id: bytes
+def cookie_name(name: str, *, is_secure: bool) -> str:
+    """A cookie's name; over TLS one that no other host and no page in the clear can set."""
+    return f"__Host-{name}" if is_secure else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """Who looks at a page.
+class NewSession:
+    """A session to be opened.
 
     Attributes:
-        principal: As the key directory knows them now.
-        session_id: Random; tokens of forms are bound to it.
+        cookie: For the browser; nowhere else.
+        digest: For the ledger.
     """
 
-    principal: Principal
-    session_id: bytes
+    cookie: str
+    digest: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """Opens and reads sessions.
+    """Makes and reads cookies.
 
     Attributes:
         key: 32 bytes that everything is signed with.
         directory: The keys of this moment.
-        wall_us: Microseconds since the epoch.
         random_bytes: A cryptographic source.
     """
 
     key: bytes
     directory: Callable[[], KeyDirectory]
-    wall_us: Callable[[], int]
     random_bytes: RandomBytes
 
-    def open(self, principal: Principal) -> str:
-        """The cookie of a new session."""
-        ends_at_s = self.wall_us() // 1_000_000 + SESSION_S
-        claims = _Claims(principal.key_id, ends_at_s, self.random_bytes(_NONCE_BYTES))
-        digest = self.directory().digest(principal.key_id)
-        assert digest is not None, "the principal was just found in this directory"
-        payload = msgspec.msgpack.encode(claims)
-        return urlsafe_b64encode(self._sign(payload, digest) + payload).decode("ascii")
+    def new(self) -> NewSession:
+        """A cookie that nobody has had before."""
+        token = self.random_bytes(_TOKEN_BYTES)
+        return NewSession(cookie=self.seal("session", token), digest=digest_of(token))
 
-    def read(self, cookie: str) -> Session | None:
-        """The session of a cookie; None when it is not ours, has ended, or its key has."""
-        if len(cookie) > COOKIE_CHARACTERS_MAX:
-            return None
-        try:
-            raw = urlsafe_b64decode(cookie.encode("ascii"))
-            payload = raw[_SIGNATURE_BYTES:]
-            # Not trusted yet: it only says whose digest the signature is to be checked with.
-            claims = msgspec.msgpack.decode(payload, type=_Claims)
-        except (ValueError, msgspec.DecodeError):
-            return None
-        directory = self.directory()
-        digest = directory.digest(claims.key_id)
-        if digest is None or not hmac.compare_digest(
-            self._sign(payload, digest), raw[:_SIGNATURE_BYTES]
-        ):
-            return None
-        now_us = self.wall_us()
-        principal = directory.recall(claims.key_id, now_us=now_us)
-        if claims.ends_at_s * 1_000_000 <= now_us or not isinstance(principal, Principal):
-            return None
-        return Session(principal=principal, session_id=claims.session_id)
+    def digest(self, cookie: str) -> bytes | None:
+        """What the ledger knows a session by; None when the cookie is none of ours."""
+        token = self.unseal("session", cookie)
+        return None if token is None else digest_of(token)
+
+    def mark(self, key_id: str) -> bytes | None:
+        """What a key's session is bound to: a new value of the key ends it; None without a key."""
+        digest = self.directory().digest(key_id)
+        return None if digest is None else hmac.digest(self.key, b"mark\0" + digest, "sha256")
 
     def new_login(self) -> str:
         """The cookie of a login form, before there is a session."""
-        return self.random_bytes(_NONCE_BYTES).hex()
+        return self.random_bytes(_TAG_BYTES).hex()
 
     def login_token(self, login_cookie: str) -> str:
         """What the login form of this cookie carries."""
         return self._token("login", login_cookie.encode("utf-8", "surrogatepass"))
 
-    def form_token(self, session: Session) -> str:
-        """What forms of this session carry."""
-        return self._token("form", session.session_id)
+    def form_token(self, digest: bytes) -> str:
+        """What forms of a session carry, and calls of the API with its cookie."""
+        return self._token("form", digest)
 
-    def _sign(self, payload: bytes, digest: bytes) -> bytes:
-        return hmac.digest(self.key, b"session\0" + digest + payload, "sha256")
+    def seal(self, purpose: str, content: bytes) -> str:
+        """A cookie that only we can have made, for this purpose."""
+        return urlsafe_b64encode(self._tag(purpose, content) + content).decode("ascii")
+
+    def unseal(self, purpose: str, cookie: str) -> bytes | None:
+        """What was sealed for this purpose; None when the cookie is none of ours."""
+        if len(cookie) > COOKIE_CHARACTERS_MAX:
+            return None
+        try:
+            raw = urlsafe_b64decode(cookie.encode("ascii"))
+        except ValueError:
+            return None
+        tag, content = raw[:_TAG_BYTES], raw[_TAG_BYTES:]
+        return content if hmac.compare_digest(tag, self._tag(purpose, content)) else None
+
+    def _tag(self, purpose: str, content: bytes) -> bytes:
+        message = b"cookie\0" + purpose.encode() + b"\0" + content
+        return hmac.digest(self.key, message, "sha256")[:_TAG_BYTES]
 
     def _token(self, purpose: str, subject: bytes) -> str:
         return hmac.new(self.key, purpose.encode() + b"\0" + subject, "sha256").hexdigest()

@@ -16,7 +16,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Path, Query
 
 from gateway import errors
-from gateway.access.asking import Within
+from gateway.access.asking import Asking, Within
 from gateway.access.restriction import Restriction
 from gateway.admission.admit import TeamRules
 from gateway.auth.directory import KeyRecord, KeySource
@@ -45,7 +45,7 @@ from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
 from gateway.ledger.errors import BadQuery
 from gateway.ledger.report_document import report_document
-from gateway.ledger.views import RecentQuery, SpendQuery, StoredKey
+from gateway.ledger.views import KeyCreation, KeyRevocation, RecentQuery, SpendQuery, StoredKey
 from gateway.routing.scope import KeyScope, matches_glob
 from gateway.settings.budget_orders import KeyBudgetOrder
 from gateway.settings.limits import LimitSettings
@@ -93,13 +93,18 @@ class AdminApi:
         """List every key, those of the configuration file included; never the keys themselves."""
         now_us = self._service.clock.wall_us()
         declared = [record for record in self._service.directory.records if _is_of_file(record)]
-        views = [_key_view(record, now_us, stored=None) for record in declared]
+        views = [
+            _key_view(record, now_us, stored=None)
+            for record in declared
+            if within.has(record.team, "")
+        ]
         made = await self._calls.list_keys()
-        views += [_key_view(stored.record, now_us, stored=stored) for stored in made]
-        views = [view for view in views if within.has(view.team, "")]
+        views += [
+            _key_view(one.record, now_us, stored=one) for one in made if _may_see(within, one)
+        ]
         return KeyList(keys=sorted(views, key=lambda view: (view.team, view.name)))
 
-    async def create_key(self, body: NewKeyBody, within: Within) -> CreatedKey:
+    async def create_key(self, body: NewKeyBody, within: Within, asking: Asking) -> CreatedKey:
         """Make a key; every worker takes it when this answers. Its text is shown only now."""
         self._check_order(body, within)
         key = make_key("live", self._random_bytes)
@@ -114,7 +119,8 @@ class AdminApi:
             source=KeySource.DATABASE,
             limits=None if body.limits is None else body.limits.amounts,
         )
-        await self._create(record, body.budget)
+        creation = KeyCreation(record=record, actor=asking.actor, owner=asking.person_id)
+        await self._create(creation, body.budget)
         return CreatedKey(
             key=key.text,
             key_id=key.key_id,
@@ -127,40 +133,54 @@ class AdminApi:
             budget=body.budget,
         )
 
-    async def _create(self, record: KeyRecord, budget: KeyBudgetOrder | None) -> None:
+    async def _create(self, creation: KeyCreation, budget: KeyBudgetOrder | None) -> None:
         """Make a key; its budget first, so that at no moment it may spend more."""
         if budget is None:
-            await self._calls.create_key(record)
+            await self._calls.create_key(creation)
             return
-        name, order = budget.of_key(record.key_id)
+        name, order = budget.of_key(creation.record.key_id)
         finance = self._service.finance
         wanted = order.declaration(
             name,
             time_zone=finance.time_zone,
             fiscal_month=finance.fiscal_year_start_month,
-            key_team=record.team,
+            key_team=creation.record.team,
         )
         await self._calls.change_budget(BudgetChange(name=name, budget=wanted))
         try:
-            await self._calls.create_key(record)
+            await self._calls.create_key(creation)
         except errors.GatewayError:
             await self._calls.change_budget(BudgetChange(name=name, budget=None))
             raise
 
     async def revoke_key(
-        self, key_id: Annotated[str, Path(max_length=128)], within: Within
+        self, key_id: Annotated[str, Path(max_length=128)], within: Within, asking: Asking
     ) -> RevokedKey:
         """Revoke a key; no worker takes it when this answers."""
+        await self._check_may_revoke(key_id, within)
         record = self._service.directory.record(key_id)
-        if record is not None and not within.has(record.team, ""):
-            raise errors.KeyNotFound(_no_key(key_id))
         if record is not None and _is_of_file(record):
             raise errors.KeyConflict(
                 f"key {key_id!r} is declared in the configuration file; take it out there",
                 param="key_id",
             )
-        await self._calls.revoke_key(key_id)
+        await self._calls.revoke_key(KeyRevocation(key_id=key_id, actor=asking.actor))
         return RevokedKey(key_id=key_id)
+
+    async def _check_may_revoke(self, key_id: str, within: Restriction) -> None:
+        """Treat a key outside of what may be touched as one that does not exist."""
+        if within.teams is None:
+            return
+        # Both are looked at in any case, so that the time tells nothing either.
+        record = self._service.directory.record(key_id)
+        made = await self._calls.list_keys()
+        is_seen = any(one.record.key_id == key_id and _may_see(within, one) for one in made)
+        if record is not None and _is_of_file(record):
+            is_seen = within.has(record.team, "")
+        if not is_seen:
+            raise errors.KeyNotFound(
+                f"no key with the id {key_id!r}; `fareway keys list` shows them"
+            )
 
     async def list_teams(self, within: Within) -> TeamList:
         """List every team of the configuration."""
@@ -276,9 +296,8 @@ def _unknown(message: str, param: str, given: str, known: Sequence[str]) -> erro
     return errors.InvalidField(message + hint, param=param)
 
 
-def _no_key(key_id: str) -> str:
-    """The ledger's own words, so that a key that must not be known is as one that is not there."""
-    return f"no key with the id {key_id!r}; `fareway keys list` shows them"
+def _may_see(within: Restriction, key: StoredKey) -> bool:
+    return within.has(key.record.team, key.owner)
 
 
 def _is_of_file(record: KeyRecord) -> bool:

@@ -23,6 +23,7 @@ from gateway.http.messages import Headers, Scope
 
 API = "/admin/v1/"
 PAGES = "/ui"
+_SAFE = frozenset({"GET", "HEAD"})
 _KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key"})
 
 
@@ -42,11 +43,13 @@ class Entrance:
         routes: Every route of pages and API.
         viewer_of_key: Who sends a key; raises what the client is to be answered.
         viewer_of_session: Who has the session of a request's cookie, None for nobody.
+        is_our_call: Whether a call with a session's cookie comes from a page of ours.
     """
 
     routes: Sequence[BaseRoute]
     viewer_of_key: Callable[[Headers], Viewer]
     viewer_of_session: Callable[[Scope], Awaitable[Viewer | None]]
+    is_our_call: Callable[[Scope], bool]
 
     async def admit(self, scope: Scope) -> None:
         """Find out whether a request may go on, and put into its scope who asks.
@@ -61,7 +64,7 @@ class Entrance:
         is_api = cast("str", scope["path"]).startswith(API)
         if action is None and not is_api:
             return  # there is no such page, and the answer says so
-        viewer = await self._viewer(scope, is_api=is_api)
+        viewer, has_session = await self._viewer(scope, is_api=is_api)
         if is_api and viewer.is_key_holder:
             raise errors.AdminRequired("this needs the administrator's key, or a person's session")
         if action is None:
@@ -70,18 +73,24 @@ class Entrance:
         if restriction.is_nothing:
             held = ", ".join(grant.text for grant in viewer.grants)
             raise errors.RoleRequired(f"none of your roles ({held}) may {_spoken(action)}")
+        if has_session and is_api and scope["method"] not in _SAFE and not self.is_our_call(scope):
+            raise errors.ForeignCall(
+                "a call with a session's cookie needs the header x-fareway-csrf, as GET"
+                " /admin/v1/session tells it, and comes from a page of this site"
+            )
         let_in(scope, viewer, restriction)
 
-    async def _viewer(self, scope: Scope, *, is_api: bool) -> Viewer:
+    async def _viewer(self, scope: Scope, *, is_api: bool) -> tuple[Viewer, bool]:
+        """Who asks, and whether a browser's cookie says so, which other sites can have it send."""
         headers = cast("Headers", scope["headers"])
         # A request with a key is its holder's, whatever cookies come along.
         if is_api and any(name in _KEY_HEADERS for name, _ in headers):
-            return self.viewer_of_key(headers)
+            return self.viewer_of_key(headers), False
         viewer = await self.viewer_of_session(scope)
         if viewer is not None:
-            return viewer
+            return viewer, True
         if is_api:
-            return self.viewer_of_key(headers)
+            return self.viewer_of_key(headers), False
         raise LoginNeeded
 
     def _action(self, scope: Scope) -> Action | None:

@@ -45,11 +45,13 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.ModelNotAllowed: ErrorRow(status=403, type="permission_error", code="model_not_allowed"),
     errors.PrivacyDenied: ErrorRow(status=403, type="permission_error", code="privacy_denied"),
     errors.AdminRequired: ErrorRow(status=403, type="permission_error", code="admin_required"),
+    errors.ForeignCall: ErrorRow(status=403, type="permission_error", code="csrf_required"),
     errors.RoleRequired: ErrorRow(status=403, type="permission_error", code="role_required"),
     errors.UpstreamForbidden: ErrorRow(
         status=403, type="permission_error", code="upstream_forbidden", forbids_retry=True
     ),
     errors.ModelNotFound: ErrorRow(status=404, type=_INVALID, code="model_not_found"),
+    errors.PersonNotFound: ErrorRow(status=404, type=_INVALID, code="person_not_found"),
     errors.KeyNotFound: ErrorRow(status=404, type=_INVALID, code="key_not_found"),
     errors.BudgetNotFound: ErrorRow(status=404, type=_INVALID, code="budget_not_found"),
     errors.FinanceNotFound: ErrorRow(status=404, type=_INVALID, code="finance_not_found"),
@@ -64,6 +66,9 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     ),
     errors.FinanceConflict: ErrorRow(
         status=409, type=_INVALID, code="finance_conflict", forbids_retry=True
+    ),
+    errors.PersonConflict: ErrorRow(
+        status=409, type=_INVALID, code="person_conflict", forbids_retry=True
     ),
     errors.BodyTooLarge: ErrorRow(status=413, type=_INVALID, code="request_too_large"),
     errors.PromptOverLimit: ErrorRow(

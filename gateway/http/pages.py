@@ -16,15 +16,17 @@ from typing import Any, TypedDict, cast
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse
 from starlette.routing import BaseRoute, Match
 
 from gateway import errors
-from gateway.access.roles import ADMINISTRATOR, Viewer, key_holder
+from gateway.access.asking import is_let_in
+from gateway.access.roles import Viewer
 from gateway.auth.keys import RandomBytes
-from gateway.dashboard.pages import ASSETS, LOGIN, Dashboard, make_dashboard
+from gateway.dashboard.pages import ASSETS, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
+from gateway.dashboard.shell import form_of, login_path, to, viewer_of_principal
 from gateway.http import admin, admin_budgets, admin_finance, openapi
+from gateway.http.admin_people import PeopleApi
 from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
 from gateway.http.entrance import API, Entrance, LoginNeeded, check_routes
 from gateway.http.errors import error_headers, openai_body, row_of
@@ -40,6 +42,7 @@ from gateway.http.messages import (
     request_id_headers,
 )
 from gateway.http.openapi_models import ErrorAnswer
+from gateway.http.people_calls import PeopleCallsOverChannel
 from gateway.http.service import Service
 from gateway.http.spend_export import SpendExportApi
 from gateway.http.supervisor_calls import SupervisorCalls
@@ -62,6 +65,7 @@ def make_pages(
         random_bytes: A cryptographic source, for new keys and sessions.
     """
     calls = SupervisorCalls(service.supervisor)
+    people = PeopleCallsOverChannel(calls)
     app = FastAPI(
         title="Fareway",
         version=_version(),
@@ -74,6 +78,10 @@ def make_pages(
         session_key=service.session_key,
         directory=lambda: service.directory,
         ledger=calls,
+        people=people,
+        login=service.login,
+        oidc_secret=service.oidc_secret,
+        teams=lambda: service.admission.teams,
         clock=service.clock,
         random_bytes=random_bytes,
     )
@@ -81,6 +89,7 @@ def make_pages(
         admin.AdminApi(service, calls, random_bytes=random_bytes).router(),
         admin_budgets.BudgetApi(service, calls).router(),
         admin_finance.FinanceApi(service, calls).router(),
+        PeopleApi(service, people, dashboard.shell, random_bytes=random_bytes).router(),
         dashboard.router(),
         SpendExportApi(
             calls, parties=service.parties, pseudonym_key=service.pseudonym_key
@@ -89,6 +98,7 @@ def make_pages(
     ]
     for router in routers:
         app.include_router(router)
+    app.state.dashboard = dashboard
     app.state.routes = [route for router in routers for route in router.routes]
     check_routes(app.state.routes)
     app.add_exception_handler(errors.GatewayError, _answer_refusal)
@@ -98,7 +108,8 @@ def make_pages(
     entrance = Entrance(
         routes=app.state.routes,
         viewer_of_key=lambda headers: _viewer_of_key(service, headers),
-        viewer_of_session=lambda scope: dashboard.viewer(Request(scope)),
+        viewer_of_session=lambda scope: _viewer_of_session(dashboard, scope),
+        is_our_call=lambda scope: dashboard.shell.is_our_call(Request(scope)),
     )
     return Gate(service, app, entrance=entrance, dashboard=dashboard)
 
@@ -134,13 +145,21 @@ class Gate:
             try:
                 body = await self._admit(inner, receive)
             except LoginNeeded:
-                await RedirectResponse(LOGIN, status_code=303)(inner, receive, answer.send)
+                await to(login_path(inner))(inner, receive, answer.send)
+                return
+            except errors.LedgerUnavailable:
+                if _is_api(inner):
+                    raise
+                await self._dashboard.unreachable()(inner, receive, answer.send)
                 return
             except errors.RoleRequired as error:
                 if _is_api(inner):
                     raise
                 page = await self._dashboard.refused(Request(inner), error.message)
                 await page(inner, receive, answer.send)
+                return
+            if await self._is_forged(inner, body, receive):
+                await self._dashboard.forged()(inner, receive, answer.send)
                 return
             await self._app(inner, _replay(body, receive), answer.send)
         except errors.GatewayError as error:
@@ -153,6 +172,14 @@ class Gate:
                 await answer.refuse(_fault(answer.request_id.hex()))
         finally:
             service.leave()
+
+    async def _is_forged(self, scope: Scope, body: bytes, receive: Receive) -> bool:
+        """Whether a form of somebody who is logged in comes from no page of theirs."""
+        if scope["method"] == "GET" or _is_api(scope) or not is_let_in(scope):
+            return False
+        request = Request(scope, _replay(body, receive))
+        shell = self._dashboard.shell
+        return not shell.is_ours(request, await form_of(request), shell.seen(request))
 
     async def _admit(self, scope: Scope, receive: Receive) -> bytes:
         """Check who asks, then read the body.
@@ -167,16 +194,18 @@ class Gate:
             )
         await self._entrance.admit(scope)
         headers = cast("Headers", scope["headers"])
-        if _is_api(scope) and scope["method"] == "POST":
+        if _is_api(scope) and scope["method"] in ("POST", "PUT", "PATCH"):
             check_is_json(headers)
         return await read_body(receive, headers, max_bytes=BODY_BYTES_MAX)
 
 
 def _viewer_of_key(service: Service, headers: Headers) -> Viewer:
-    principal = authenticate(service, headers)
-    if principal.is_admin:
-        return ADMINISTRATOR
-    return key_holder(principal.key_id, principal.key_name, principal.team)
+    return viewer_of_principal(authenticate(service, headers))
+
+
+async def _viewer_of_session(dashboard: Dashboard, scope: Scope) -> Viewer | None:
+    seen = await dashboard.shell.find(Request(scope))
+    return None if seen is None else seen.viewer
 
 
 def _is_api(scope: Scope) -> bool:
@@ -240,8 +269,11 @@ def _response(error: errors.GatewayError) -> Response:
     return response
 
 
-async def _answer_refusal(_request: Request, error: Exception) -> Response:
+async def _answer_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.GatewayError)
+    if isinstance(error, errors.LedgerUnavailable) and not _is_api(request.scope):
+        dashboard = cast("Dashboard", cast("FastAPI", request.app).state.dashboard)
+        return dashboard.unreachable()
     return _response(error)
 
 

@@ -19,6 +19,7 @@ from gateway.http.overload import Overload
 from gateway.limits.limiter import Limiter
 from gateway.relay.attempts import Relay
 from gateway.settings.finance import FinanceSettings
+from gateway.settings.login import LoginSettings
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.scrape import Scraper
 from gateway.telemetry.trail import Trails
@@ -43,9 +44,11 @@ class Service:
         max_body_bytes: Largest request body.
         supervisor: For what only the ledger process knows; None outside a worker.
         hash_token: What is kept in place of a key that is made here: its HMAC with the pepper.
-        session_key: 32 bytes that dashboard sessions are signed with.
         pseudonym_key: 32 bytes that names of persons in exports are replaced with.
         parties: Who stands on an export.
+        session_key: 32 bytes that the dashboard's cookies are signed with.
+        login: How people get to the dashboard.
+        oidc_secret: The client secret at the identity provider, empty for none.
         spool_fault: Why the spool takes no record, empty when it does.
         overload: Refuses what there is no time for.
         reporting: How spend is reported.
@@ -74,6 +77,8 @@ class Service:
     spool_fault: Callable[[], str]
     started_s: int
     finance: FinanceSettings = field(default_factory=FinanceSettings)
+    login: LoginSettings = field(default_factory=LoginSettings)
+    oidc_secret: str = field(default="", repr=False)
     overload: Overload = field(default_factory=Overload)
     reporting: Reporting = field(default_factory=Reporting)
     trails: Trails | None = None

@@ -12,12 +12,19 @@ from typing import TypeVar
 import anyio
 
 from gateway import errors
-from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetRules
 from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError
 from gateway.finance.focus.order import ExportRequest
 from gateway.finance.requests import FinanceRequest
-from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
+from gateway.ledger.views import (
+    KeyCreation,
+    KeyRevocation,
+    RecentQuery,
+    RecentRequest,
+    SpendQuery,
+    SpendReport,
+    StoredKey,
+)
 
 T = TypeVar("T")
 
@@ -33,6 +40,7 @@ FLUSH_TIMEOUT_S = 2.0
 RETRY_AFTER_S = 2.0
 
 _REFUSALS: Mapping[str, type[errors.GatewayError]] = {
+    "bad_person": errors.InvalidField,
     "bad_query": errors.InvalidField,
     "budget_conflict": errors.BudgetConflict,
     "budget_too_large": errors.InvalidField,
@@ -41,7 +49,9 @@ _REFUSALS: Mapping[str, type[errors.GatewayError]] = {
     "finance_unreadable": errors.InvalidField,
     "key_conflict": errors.KeyConflict,
     "unknown_budget": errors.BudgetNotFound,
+    "person_conflict": errors.PersonConflict,
     "unknown_key": errors.KeyNotFound,
+    "unknown_person": errors.PersonNotFound,
 }
 """Codes that are the caller's matter; with any other one the ledger process is not there."""
 
@@ -57,6 +67,16 @@ class SupervisorCalls:
 
     def __init__(self, channel: Channel | None) -> None:
         self._channel = channel
+
+    async def ask(
+        self, name: str, params: object, result_type: type[T], *, timeout_s: float = READ_TIMEOUT_S
+    ) -> T:
+        """Call a method that has no method of its own here.
+
+        Raises:
+            GatewayError: The other side refused.
+        """
+        return await self._call(name, params, result_type, timeout_s=timeout_s)
 
     async def status(self) -> Mapping[str, object]:
         """The running gateway's address, processes and engines."""
@@ -124,21 +144,21 @@ class SupervisorCalls:
         """
         return await self._call("finance", request, object, timeout_s=FINANCE_TIMEOUT_S)
 
-    async def create_key(self, record: KeyRecord) -> None:
+    async def create_key(self, creation: KeyCreation) -> None:
         """Add a key; when this returns every worker takes it.
 
         Raises:
             KeyConflict: The team has a key of that name in use.
         """
-        await self._call("create_key", record, type(None), timeout_s=WRITE_TIMEOUT_S)
+        await self._call("create_key", creation, type(None), timeout_s=WRITE_TIMEOUT_S)
 
-    async def revoke_key(self, key_id: str) -> None:
+    async def revoke_key(self, revocation: KeyRevocation) -> None:
         """Make a key void; when this returns no worker takes it.
 
         Raises:
             KeyNotFound: No key of that id was made here.
         """
-        await self._call("revoke_key", key_id, type(None), timeout_s=WRITE_TIMEOUT_S)
+        await self._call("revoke_key", revocation, type(None), timeout_s=WRITE_TIMEOUT_S)
 
     async def catch_up(self) -> bool:
         """Have the ledger load what was written up to now; False when it is behind."""

@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 import sqlalchemy as sa
 
+from gateway.access.people import AUDIT_LINES_MAX, AuditLine, AuditQuery, AuditVerification
 from gateway.ledger import schema
 from gateway.ledger.dialects import Lock, take
 
@@ -55,6 +56,38 @@ def audit_faults(connection: sa.Connection) -> Iterator[str]:
         if stored != _chain(previous_hash, (at_us, actor, action, subject, details)):
             yield f"audit line {seq} was changed"
         expected = stored
+
+
+def verify_audit(connection: sa.Connection) -> AuditVerification:
+    """Follow the whole chain."""
+    table = schema.audit_log
+    lines = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+    last = connection.execute(sa.select(table.c.hash).order_by(table.c.seq.desc()).limit(1))
+    head = cast("bytes | None", last.scalar_one_or_none()) or b""
+    return AuditVerification(lines=lines, head=head, faults=tuple(audit_faults(connection)))
+
+
+def read_audit(connection: sa.Connection, query: AuditQuery) -> tuple[AuditLine, ...]:
+    """Lines, newest first."""
+    table = schema.audit_log
+    statement = sa.select(table).order_by(table.c.seq.desc())
+    if query.before is not None:
+        statement = statement.where(table.c.seq < query.before)
+    rows = connection.execute(statement.limit(max(0, min(query.count, AUDIT_LINES_MAX)))).all()
+    return tuple(
+        AuditLine(
+            number=seq,
+            at_us=at_us,
+            actor=actor,
+            action=action,
+            subject=subject,
+            details=details,
+            hash=stored,
+        )
+        for seq, at_us, actor, action, subject, details, _, stored in cast(
+            "Sequence[tuple[int, int, str, str, str, dict[str, object], bytes, bytes]]", rows
+        )
+    )
 
 
 def _chain(previous_hash: bytes, line: tuple[object, ...]) -> bytes:

@@ -13,6 +13,9 @@ LedgerError
   BudgetConflict        change the budget where it is set, or choose another name
   BudgetTooLarge        choose a lower limit
   UnknownBudget         name a budget that exists
+  BadPerson             show it to the person who asked
+  PersonConflict        choose another login name
+  UnknownPerson         name a person who exists
 """
 
 from __future__ import annotations
@@ -81,3 +84,15 @@ class BudgetTooLarge(LedgerError):
 
 class UnknownBudget(LedgerError):
     """No budget of that name is in force."""
+
+
+class BadPerson(LedgerError):
+    """A login name, role or password that cannot be taken, or a code that is void."""
+
+
+class PersonConflict(LedgerError):
+    """Somebody has this login name already."""
+
+
+class UnknownPerson(LedgerError):
+    """No person of that id or login name."""

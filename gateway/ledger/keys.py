@@ -24,8 +24,10 @@ from gateway.limits.amounts import LimitAmounts
 _REVISION = "keys_revision"
 
 
-def create_key(connection: sa.Connection, record: KeyRecord, *, actor: str, now_us: int) -> None:
-    """Add a key.
+def create_key(
+    connection: sa.Connection, record: KeyRecord, *, actor: str, owner: str = "", now_us: int
+) -> None:
+    """Add a key; the owner is the person who made it for themselves, empty for nobody.
 
     Raises:
         KeyConflict: The id exists, or the team has a key of that name in use.
@@ -44,6 +46,7 @@ def create_key(connection: sa.Connection, record: KeyRecord, *, actor: str, now_
                     expires_at_us=record.expires_at_us,
                     disabled_at_us=None,
                     limits=_limits(record),
+                    owner=owner or None,
                 )
             )
     except IntegrityError as error:
@@ -125,6 +128,7 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
             table.c.expires_at_us,
             table.c.disabled_at_us,
             table.c.limits,
+            table.c.owner,
         )
         .where(condition)
         .order_by(table.c.team, table.c.name, table.c.created_at_us.desc(), table.c.key_id)
@@ -145,6 +149,7 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
             ),
             created_at_us=created_at_us,
             disabled_at_us=disabled_at_us,
+            owner=owner or "",
         )
         for (
             key_id,
@@ -157,6 +162,7 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
             expires_at_us,
             disabled_at_us,
             limits,
+            owner,
         ) in cast("Sequence[_KeyColumns]", rows)
     )
 
@@ -169,5 +175,5 @@ def _limits(record: KeyRecord) -> dict[str, int] | None:
 
 
 _KeyColumns = tuple[
-    str, bytes, str, str, str, Sequence[str] | None, int, int | None, int | None, object
+    str, bytes, str, str, str, Sequence[str] | None, int, int | None, int | None, object, str | None
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from gateway.ledger import finance_tables
+from gateway.ledger import finance_tables, people_tables
 from gateway.ledger.columns import JSON_DOCUMENT, ROW_ID, Id16, InstantUs, PicoTotal
 from gateway.ledger.metadata import metadata
 from pricing.usage import Meter
@@ -44,6 +44,8 @@ ROLL_UP_CODES = ("status", "quality")
 _SUM_MAX = 9 * 10**18
 FINANCE_TABLES = finance_tables.TABLES
 """Tables of imports, reconciliation and closed months, which have a module of their own."""
+PEOPLE_TABLES = people_tables.TABLES
+"""Tables of people and their sessions, likewise."""
 
 
 def _dimension(name: str, *columns: sa.Column[str], is_unique_by: int = 1) -> sa.Table:
@@ -218,6 +220,7 @@ api_key = sa.Table(
     sa.Column("expires_at_us", InstantUs),
     sa.Column("disabled_at_us", InstantUs),
     sa.Column("limits", JSON_DOCUMENT),
+    sa.Column("owner", sa.Text),
     sa.Index(
         "uq_api_key_name_in_use",
         "team",

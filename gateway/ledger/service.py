@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -14,6 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.access.passwords import PasswordCost
 from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import (
     BudgetChange,
@@ -31,6 +33,7 @@ from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writi
 from gateway.ledger.errors import DatabaseUnavailable, LedgerError
 from gateway.ledger.faults import explaining
 from gateway.ledger.loader import Loader
+from gateway.ledger.people_desk import PeopleDesk
 from gateway.ledger.recent import recent_requests
 from gateway.ledger.reports import spend_report
 from gateway.ledger.rounds import LoaderLimits, LoaderStats
@@ -63,6 +66,7 @@ class LedgerService:
         rng: For ids of leases.
         keep_events_months: As `retention.events_months`.
         cost_tags: Those that have sums of their own; None leaves that as it is.
+        password_cost: What a password's hash costs; that of `PasswordCost` when None.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class LedgerService:
         rng: random.Random | None = None,
         keep_events_months: int | None = None,
         cost_tags: tuple[str, ...] | None = None,
+        password_cost: PasswordCost | None = None,
     ) -> None:
         self._url = database_url
         self._spool_root = spool_root
@@ -89,6 +94,14 @@ class LedgerService:
         self._cost_tags = cost_tags
         self._stopped = anyio.Event()
         self._stopped.set()
+        self.people = PeopleDesk(
+            read=self._read,
+            write=self._write,
+            clock=clock,
+            random_bytes=secrets.token_bytes,
+            cost=password_cost or PasswordCost(),
+        )
+        """Logging in, and everything about people."""
 
     async def start(self) -> None:
         """Bring the schema up to date.
@@ -180,7 +193,7 @@ class LedgerService:
         """What was loaded and what waits."""
         return self._loader.stats
 
-    async def create_key(self, record: KeyRecord, *, actor: str) -> int:
+    async def create_key(self, record: KeyRecord, *, actor: str, owner: str = "") -> int:
         """Add a key; returns the new revision of the key directory.
 
         Raises:
@@ -188,7 +201,8 @@ class LedgerService:
         """
 
         def create(connection: sa.Connection) -> int:
-            keys.create_key(connection, record, actor=actor, now_us=self._clock.wall_us())
+            now_us = self._clock.wall_us()
+            keys.create_key(connection, record, actor=actor, owner=owner, now_us=now_us)
             return keys.load_all_keys(connection)[0]
 
         return await self._write(create)

@@ -253,8 +253,36 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True):
         record: What workers need.
         created_at_us: Microseconds since the epoch.
         disabled_at_us: When it was revoked, None while it is in use.
+        owner: The person who made it, empty for nobody or unknown.
     """
 
     record: KeyRecord
     created_at_us: int
     disabled_at_us: int | None
+    owner: str = ""
+
+
+class KeyCreation(msgspec.Struct, frozen=True, kw_only=True):
+    """A key to be added.
+
+    Attributes:
+        record: The key.
+        actor: Who does it, for the audit log.
+        owner: The person whose own key it is, empty for nobody.
+    """
+
+    record: KeyRecord
+    actor: str
+    owner: str = ""
+
+
+class KeyRevocation(msgspec.Struct, frozen=True, kw_only=True):
+    """A key to be made void.
+
+    Attributes:
+        key_id: Its id.
+        actor: Who does it, for the audit log.
+    """
+
+    key_id: str
+    actor: str

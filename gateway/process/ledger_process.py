@@ -26,6 +26,21 @@ import msgspec
 import uvloop
 from anyio.abc import TaskGroup
 
+from gateway.access.passwords import PasswordCost
+from gateway.access.people import (
+    AuditQuery,
+    CodeUse,
+    FailedLogin,
+    KeyLogin,
+    NewPerson,
+    OidcLogin,
+    PasswordChange,
+    PasswordLogin,
+    Passwords,
+    PersonChange,
+    SessionEnd,
+    SessionQuery,
+)
 from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import (
     BudgetChange,
@@ -45,10 +60,19 @@ from gateway.finance.focus.order import ExportRequest
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger import errors
 from gateway.ledger.errors import LedgerError
+from gateway.ledger.people_desk import PeopleDesk
 from gateway.ledger.rounds import LoaderStats
 from gateway.ledger.service import LedgerService
 from gateway.ledger.verify import Verification
-from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport, StoredKey
+from gateway.ledger.views import (
+    KeyCreation,
+    KeyRevocation,
+    RecentQuery,
+    RecentRequest,
+    SpendQuery,
+    SpendReport,
+    StoredKey,
+)
 from gateway.process.messages import UNUSABLE_DATABASE, LedgerStart
 from gateway.telemetry.logs import set_up_logging
 
@@ -65,15 +89,18 @@ _GC_THRESHOLDS = (20_000, 20, 50)
 """Rows of a batch are young for long: with Python's own thresholds a tenth of loading is looking
 for cycles that cannot be there."""
 _ACTOR = "admin"
-"""Who changes keys: the admin socket, which only the operator's user can open."""
+"""Who changes budgets: the admin socket, which only the operator's user can open."""
 _CODES: Mapping[type[LedgerError], str] = {
+    errors.BadPerson: "bad_person",
     errors.BadQuery: "bad_query",
     errors.BudgetConflict: "budget_conflict",
     errors.BudgetTooLarge: "budget_too_large",
     errors.DatabaseUnavailable: "database_unavailable",
     errors.KeyConflict: "key_conflict",
     errors.UnknownBudget: "unknown_budget",
+    errors.PersonConflict: "person_conflict",
     errors.UnknownKey: "unknown_key",
+    errors.UnknownPerson: "unknown_person",
     errors.UnsupportedDatabase: "unsupported_database",
     errors.UnusableDatabase: UNUSABLE_DATABASE,
 }
@@ -92,10 +119,14 @@ class LedgerProcess:
     Args:
         control: The channel's socket; owned from here on.
         clock: Time.
+        password_cost: What a password's hash costs; that of `PasswordCost` when None.
     """
 
-    def __init__(self, control: socket.socket, *, clock: Clock) -> None:
+    def __init__(
+        self, control: socket.socket, *, clock: Clock, password_cost: PasswordCost | None = None
+    ) -> None:
         self._clock = clock
+        self._password_cost = password_cost
         self._service: LedgerService | None = None
         self._tasks: TaskGroup | None = None
         self._exports: ExportSessions | None = None
@@ -117,8 +148,8 @@ class LedgerProcess:
         return {
             "start": _answer(LedgerStart, self._start),
             "stop": _answer(type(None), self._stop_called),
-            "create_key": _answer(KeyRecord, self._create_key),
-            "revoke_key": _answer(str, self._revoke_key),
+            "create_key": _answer(KeyCreation, self._create_key),
+            "revoke_key": _answer(KeyRevocation, self._revoke_key),
             "list_keys": _answer(type(None), self._list_keys),
             "set_budgets": _answer(BudgetDeclarations, self._set_budgets),
             "change_budget": _answer(BudgetChange, self._change_budget),
@@ -135,7 +166,37 @@ class LedgerProcess:
             "flush": _answer(type(None), self._flush),
             "verify": _answer(type(None), self._verify),
             "stats": _answer(type(None), self._stats),
+            **self._people_methods(),
         }
+
+    def _people_methods(self) -> dict[str, Method]:
+        """What the desk does, each under its own name; those of `gateway.access.people.METHODS`."""
+        desk = self._people
+        return {
+            "list_people": _answer(type(None), lambda _: desk().list_people()),
+            "create_person": _answer(NewPerson, lambda order: desk().create_person(order)),
+            "change_person": _answer(PersonChange, lambda change: desk().change_person(change)),
+            "offer_set_up": _answer(bytes, lambda code: desk().offer_set_up(code)),
+            "login_state": _answer(Passwords, lambda passwords: desk().login_state(passwords)),
+            "log_in_password": _answer(PasswordLogin, lambda login: desk().log_in_password(login)),
+            "log_in_key": _answer(KeyLogin, lambda login: desk().log_in_key(login)),
+            "log_in_oidc": _answer(OidcLogin, lambda login: desk().log_in_oidc(login)),
+            "note_failed_login": _answer(
+                FailedLogin, lambda failed: desk().note_failed_login(failed)
+            ),
+            "find_session": _answer(SessionQuery, lambda query: desk().find_session(query)),
+            "end_session": _answer(SessionEnd, lambda end: desk().end_session(end)),
+            "code_state": _answer(bytes, lambda code: desk().code_state(code)),
+            "use_code": _answer(CodeUse, lambda use: desk().use_code(use)),
+            "change_password": _answer(
+                PasswordChange, lambda change: desk().change_password(change)
+            ),
+            "read_audit": _answer(AuditQuery, lambda query: desk().read_audit(query)),
+            "verify_audit": _answer(type(None), lambda _: desk().verify_audit()),
+        }
+
+    def _people(self) -> PeopleDesk:
+        return self._started().people
 
     async def _start(self, start: LedgerStart) -> list[KeyRecord]:
         if self._service is not None or self._tasks is None:
@@ -147,6 +208,7 @@ class LedgerProcess:
             clock=self._clock,
             keep_events_months=start.keep_events_months,
             cost_tags=start.cost_tags,
+            password_cost=self._password_cost,
         )
         try:
             await service.start()
@@ -168,12 +230,14 @@ class LedgerProcess:
         except LedgerError as error:
             logger.warning("left in the spools for the next start: %s", error)
 
-    async def _create_key(self, record: KeyRecord) -> list[KeyRecord]:
-        await self._started().create_key(record, actor=_ACTOR)
+    async def _create_key(self, creation: KeyCreation) -> list[KeyRecord]:
+        await self._started().create_key(
+            creation.record, actor=creation.actor, owner=creation.owner
+        )
         return await self._records()
 
-    async def _revoke_key(self, key_id: str) -> list[KeyRecord]:
-        await self._started().revoke_key(key_id, actor=_ACTOR)
+    async def _revoke_key(self, revocation: KeyRevocation) -> list[KeyRecord]:
+        await self._started().revoke_key(revocation.key_id, actor=revocation.actor)
         return await self._records()
 
     async def _list_keys(self, _params: None) -> tuple[StoredKey, ...]:

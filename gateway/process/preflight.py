@@ -13,6 +13,7 @@ from gateway.settings.connections import TlsSettings
 from gateway.settings.credentials import SecretReference, stated_name
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.errors import ConfigError, Problem, SecretError
+from gateway.settings.extras import missing_extras
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider, ProviderSettings, ServerProvider
 from gateway.settings.secrets import Label, MasterKeys, load_master_keys, resolve
@@ -49,6 +50,7 @@ def check(config: LoadedConfig, *, environ: Mapping[str, str], clock: Clock) -> 
     require_provider_keys(config, environ)
     require_collector(config, environ)
     require_redis(config, environ)
+    require_identity_provider(config, environ)
     return master
 
 
@@ -129,6 +131,26 @@ def require_redis(config: LoadedConfig, environ: Mapping[str, str]) -> None:
     if find_spec("redis") is None:
         place = config.locate("storage", "redis")
         problems.append(place.problem("needs the extra: pip install 'fareway[redis]'"))
+    if problems:
+        raise ConfigError(tuple(problems))
+
+
+def require_identity_provider(config: LoadedConfig, environ: Mapping[str, str]) -> None:
+    """See that people can be sent to the identity provider, where they shall be.
+
+    Raises:
+        ConfigError: The library is not installed, or the client secret cannot be read.
+    """
+    oidc = config.settings.login.oidc
+    if oidc is None:
+        return
+    problems: list[Problem] = list(missing_extras(config))
+    if oidc.client_secret is not None:
+        try:
+            resolve(oidc.client_secret, environ=environ, config=config)
+        except SecretError as error:
+            place = config.locate("login", "oidc", stated_name(oidc, "client_secret"))
+            problems.append(place.problem(str(error)))
     if problems:
         raise ConfigError(tuple(problems))
 

@@ -52,6 +52,7 @@ def prepare(
     on_ready: Callable[[str], None],
     on_progress: OnProgress,
     head_start: HeadStart | None = None,
+    on_set_up: Callable[[str], None] | None = None,
 ) -> Prepared:
     """Check everything that can be checked before a process is told what to do; bind the port.
 
@@ -65,6 +66,7 @@ def prepare(
         on_ready: Called with the base URL once the service answers.
         on_progress: Told about downloads.
         head_start: Children that are under way already.
+        on_set_up: Called with the link that makes the first administrator, while there is nobody.
 
     Raises:
         ServeError: The configuration asks for what is not built, a gateway of this configuration
@@ -105,6 +107,8 @@ def prepare(
         on_ready=on_ready,
         head_start=head_start or HeadStart(),
     )
+    if on_set_up is not None:
+        supervisor.on_set_up = on_set_up
     admin = load_admin_key(config, environ=environ, pepper=pepper, random_bytes=secrets.token_bytes)
     return Prepared(supervisor=supervisor, admin_key_once=admin.text_once)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +25,13 @@ from typing import TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from gateway.access.people import METHODS as PEOPLE_METHODS
+from gateway.access.people import new_code
 from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import BudgetRules
 from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.clock import Clock
+from gateway.ledger.views import KeyCreation, KeyRevocation
 from gateway.limits.memory import LimitMemory
 from gateway.process import admin_socket, stored_budgets, stored_keys
 from gateway.process.backoff import Backoff
@@ -92,7 +96,8 @@ _LEDGER_READS = (
     "verify",
     "stats",
 )
-"""Methods of the ledger process that workers and the admin socket reach unchanged."""
+"""Methods of the ledger process that workers and the admin socket reach unchanged, beside those
+about people."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,6 +113,7 @@ class Supervisor:
         clock: For restart pauses.
         on_ready: Called once with the base URL, when every worker answers.
         head_start: Children that are under way already.
+        on_set_up: Called with the link that makes the first administrator, while there is nobody.
     """
 
     loaded: LoadedConfig
@@ -118,6 +124,7 @@ class Supervisor:
     clock: Clock
     on_ready: Callable[[str], None]
     head_start: HeadStart = field(default_factory=HeadStart)
+    on_set_up: Callable[[str], None] = lambda _link: None
     _board: KeyBoard = field(init=False)
     _budgets: BudgetBoard = field(init=False)
     _fleet: WorkerFleet = field(init=False)
@@ -238,9 +245,26 @@ class Supervisor:
                 tasks.start_soon(self._ledger.run)
             if not self._stopping.is_set():
                 self.on_ready(self.url)
+                tasks.start_soon(self._offer_set_up)
                 await self._unless_stopping(self._reloader.run)
             await self._drain()
         await self._stop_ledger()
+
+    async def _offer_set_up(self) -> None:
+        """While nobody was ever made here, offer a one-time link that makes an administrator."""
+        login = self.loaded.settings.login
+        if login.oidc is not None or login.passwords == "never":
+            return
+        code, digest = new_code(secrets.token_bytes)
+        await self._ledger.ready.wait()
+        try:
+            is_offered = await self._call_ledger("offer_set_up", digest, result_type=bool)
+        except ChannelError as error:
+            logger.warning("no link for the first administrator: %s", error)
+            return
+        if is_offered:
+            base = login.public_url or self.url
+            self.on_set_up(f"{base}/ui/set-password?code={code}")
 
     async def _unless_stopping(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run something to its end, or until this is told to stop."""
@@ -371,15 +395,15 @@ class Supervisor:
         """What workers and the admin socket may call."""
         return {
             "status": method(type(None), self._status),
-            "create_key": method(KeyRecord, self._create_key),
-            "revoke_key": method(str, self._revoke_key),
+            "create_key": method(KeyCreation, self._create_key),
+            "revoke_key": method(KeyRevocation, self._revoke_key),
             "finance": Method(params_type=object, run=self._finance),
             **self._budgets.methods(),
             "metrics": method(type(None), self._metrics),
             "last_metrics": method(Snapshot, self._last_metrics),
             **{
                 name: Method(params_type=object, run=self._forwarder(name))
-                for name in _LEDGER_READS
+                for name in (*_LEDGER_READS, *PEOPLE_METHODS)
             },
         }
 
@@ -389,11 +413,11 @@ class Supervisor:
 
         return forward
 
-    async def _create_key(self, record: KeyRecord, _fds: Sequence[int]) -> None:
-        await self._change_keys("create_key", record)
+    async def _create_key(self, creation: KeyCreation, _fds: Sequence[int]) -> None:
+        await self._change_keys("create_key", creation)
 
-    async def _revoke_key(self, key_id: str, _fds: Sequence[int]) -> None:
-        await self._change_keys("revoke_key", key_id)
+    async def _revoke_key(self, revocation: KeyRevocation, _fds: Sequence[int]) -> None:
+        await self._change_keys("revoke_key", revocation)
 
     async def _change_keys(self, name: str, params: object) -> None:
         # The lock is not held while the ledger starts: it tells its keys under that lock, and on a

@@ -10,6 +10,7 @@ from gateway.settings.alerts import AlertSettings
 from gateway.settings.budgets import OrganisationSettings
 from gateway.settings.credentials import AdminSettings, SecretsSettings
 from gateway.settings.finance import FinanceSettings
+from gateway.settings.login import LoginSettings
 from gateway.settings.models import ModelSettings
 from gateway.settings.privacy import PrivacySettings
 from gateway.settings.providers import ProviderSettings
@@ -51,6 +52,8 @@ class Settings(Section):
     """Tags, floor, detectors and sinks."""
     routing: RoutingSettings = Field(default_factory=RoutingSettings)
     """How a deployment is chosen and how often it is tried."""
+    login: LoginSettings = Field(default_factory=LoginSettings)
+    """How people get to the dashboard."""
     finance: FinanceSettings = Field(default_factory=FinanceSettings)
     """How spend is reported."""
     alerts: AlertSettings = Field(default_factory=AlertSettings)

@@ -68,6 +68,7 @@ def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[F
     yield from _models(settings, names)
     yield from _providers(settings, today)
     yield from _teams(settings, names)
+    yield from _login(settings)
     yield from _tags(settings, names)
     yield from _implications(settings)
     yield from _attributes(settings)
@@ -173,6 +174,20 @@ def _repeats(values: Iterable[str], path: Path, what: str) -> Iterator[Finding]:
         if value in seen:
             yield Finding(path=(*path, index), message=f"{what} `{value}` is listed twice")
         seen.add(value)
+
+
+def _login(settings: Settings) -> Iterator[Finding]:
+    oidc = settings.login.oidc
+    if oidc is None:
+        return
+    path: Path = ("login", "oidc", "groups")
+    if not oidc.groups:
+        message = "names no group, so nobody can log in through the identity provider"
+        yield Finding(path=("login", "oidc"), message=message, is_error=False)
+    for index, group in enumerate(oidc.groups):
+        if group.team is not None and group.team not in settings.teams:
+            near = hint(group.team, settings.teams)
+            yield Finding(path=(*path, index, "team"), message=f"unknown team `{group.team}`{near}")
 
 
 def _teams(settings: Settings, names: Names) -> Iterator[Finding]:

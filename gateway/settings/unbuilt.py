@@ -88,6 +88,9 @@ def secret_references(settings: Settings) -> Iterator[tuple[Path, SecretReferenc
         yield ("storage", "redis_password_ref"), storage.redis_password
     if settings.telemetry.otlp_authorization is not None:
         yield ("telemetry", "otlp_authorization_ref"), settings.telemetry.otlp_authorization
+    oidc = settings.login.oidc
+    if oidc is not None and oidc.client_secret is not None:
+        yield ("login", "oidc", "client_secret_ref"), oidc.client_secret
     for name, provider in settings.providers.items():
         source = None if isinstance(provider, LocalProvider) else provider.api_key
         if source is not None:

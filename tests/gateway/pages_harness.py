@@ -15,6 +15,8 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
+from gateway.access.passwords import PasswordCost
+from gateway.access.people import METHODS as PEOPLE_METHODS
 from gateway.app import Credentials, build_service, load_credentials
 from gateway.auth.directory import KeyRecord
 from gateway.channel import Channel, Method, RemoteError, method, socket_pair
@@ -24,14 +26,31 @@ from gateway.http.pages import make_pages
 from gateway.http.service import Service
 from gateway.ledger.records import Intent, Settlement
 from gateway.ledger.spool import SpoolWriter
+from gateway.ledger.views import KeyCreation, KeyRevocation
 from gateway.process.budget_link import no_budgets
 from gateway.process.ledger_process import LedgerProcess
 from gateway.process.messages import EngineSpeed, LedgerStart, ServiceStatus
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.loader import load_text
+from gateway.settings.login import LoginSettings
 from tests.gateway.ledger_samples import FakeClock, intent, open_spool, settlement
 from tests.support.asgi_cycle import over_asgi
 
+LEDGER_READS = (
+    "budget_reports",
+    "change_budget",
+    "export_close",
+    "export_next",
+    "export_open",
+    "finance",
+    "flush",
+    "list_keys",
+    "recent_requests",
+    "spend_report",
+    "stats",
+    "verify",
+)
+CHEAP = PasswordCost(memory_kib=64, passes=1, lanes=1)
 ADMIN_KEY = "administrators-key-0123456789"
 PAYMENTS_KEY = "payments-fixed-key-0123456789"
 SEARCH_KEY = "search-fixed-key-0123456789"
@@ -109,7 +128,7 @@ class Pages:
 
 @asynccontextmanager
 async def running_pages(
-    folder: Path, *, upstream: str = "http://127.0.0.1:9"
+    folder: Path, *, upstream: str = "http://127.0.0.1:9", login: LoginSettings | None = None
 ) -> AsyncIterator[Pages]:
     """Run everything until the context is left."""
     time = FakeClock()
@@ -128,7 +147,7 @@ async def running_pages(
     ledger_end, control_end = socket_pair()
     worker_channel = Channel(worker_end, {}, name="supervisor")
     ledger = Channel(ledger_end, {}, name="ledger")
-    process = LedgerProcess(control_end, clock=time.clock)
+    process = LedgerProcess(control_end, clock=time.clock, password_cost=CHEAP)
     service = build_service(
         config=config,
         credentials=credentials,
@@ -141,6 +160,8 @@ async def running_pages(
         supervisor=worker_channel,
         holds=no_budgets(time.clock),
     )
+    if login is not None:
+        service.login = login
     async with anyio.create_task_group() as tasks:
         pages = Pages(
             app=Application(service, make_pages),
@@ -207,23 +228,7 @@ def _supervisor_methods(pages: Pages) -> dict[str, Method]:
 
     return {
         "status": method(type(None), status),
-        "create_key": method(KeyRecord, create_key),
-        "revoke_key": method(str, revoke_key),
-        **{
-            name: forward(name)
-            for name in (
-                "budget_reports",
-                "change_budget",
-                "export_close",
-                "export_next",
-                "export_open",
-                "finance",
-                "flush",
-                "list_keys",
-                "recent_requests",
-                "spend_report",
-                "stats",
-                "verify",
-            )
-        },
+        "create_key": method(KeyCreation, create_key),
+        "revoke_key": method(KeyRevocation, revoke_key),
+        **{name: forward(name) for name in (*LEDGER_READS, *PEOPLE_METHODS)},
     }

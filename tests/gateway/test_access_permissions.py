@@ -31,18 +31,36 @@ from gateway.http.entrance import UnknownRoute, check_routes
 
 # a: every row; t: rows of the own teams; k: own rows in the own teams; -: refused; *: no login.
 MATRIX = """
-                            administrator platform_admin policy_approver finance_viewer finance_admin team_owner team_member auditor key_holder
-GET /openapi.json                 *             *              *               *              *            *          *         *        *
-GET /ui                           a             a              a               a              a            a          a         a        a
-GET /ui/                          a             a              a               a              a            a          a         a        a
-GET /ui/login                     *             *              *               *              *            *          *         *        *
-POST /ui/login                    *             *              *               *              *            *          *         *        *
-POST /ui/logout                   *             *              *               *              *            *          *         *        *
-GET /ui/static/{name:path}        *             *              *               *              *            *          *         *        *
-GET /admin/v1/keys                a             a              -               -              -            t          k         a        -
-POST /admin/v1/keys               a             a              -               -              -            t          k         -        -
-DELETE /admin/v1/keys/{key_id}    a             a              -               -              -            t          k         -        -
-GET /admin/v1/teams               a             a              a               a              a            t          t         a        -
+                                  administrator platform_admin policy_approver finance_viewer finance_admin team_owner team_member auditor key_holder
+GET /openapi.json                       *             *               *              *              *           *           *         *        *
+GET /ui                                 a             a               a              a              a           a           a         a        a
+GET /ui/                                a             a               a              a              a           a           a         a        a
+GET /ui/login                           *             *               *              *              *           *           *         *        *
+POST /ui/login                          *             *               *              *              *           *           *         *        *
+POST /ui/logout                         *             *               *              *              *           *           *         *        *
+GET /ui/static/{name:path}              *             *               *              *              *           *           *         *        *
+GET /admin/v1/keys                      a             a               -              -              -           t           k         a        -
+POST /admin/v1/keys                     a             a               -              -              -           t           k         -        -
+DELETE /admin/v1/keys/{key_id}          a             a               -              -              -           t           k         -        -
+GET /admin/v1/teams                     a             a               a              a              a           t           t         a        -
+GET /admin/v1/spend                     a             a               -              a              a           t           t         -        t
+GET /admin/v1/requests                  a             a               -              a              a           t           t         a        t
+GET /admin/v1/status                    a             a               -              -              -           -           -         a        -
+GET /ui/login/oidc                      *             *               *              *              *           *           *         *        *
+GET /ui/login/oidc/callback             *             *               *              *              *           *           *         *        *
+GET /ui/set-password                    *             *               *              *              *           *           *         *        *
+POST /ui/set-password                   *             *               *              *              *           *           *         *        *
+GET /ui/account                         a             a               a              a              a           a           a         a        a
+POST /ui/account/password               a             a               a              a              a           a           a         a        a
+GET /ui/users                           a             a               -              -              -           -           -         a        -
+POST /ui/users                          a             a               -              -              -           -           -         -        -
+POST /ui/users/{person_id}              a             a               -              -              -           -           -         -        -
+GET /admin/v1/session                   a             a               a              a              a           a           a         a        a
+GET /admin/v1/users                     a             a               -              -              -           -           -         a        -
+POST /admin/v1/users                    a             a               -              -              -           -           -         -        -
+PATCH /admin/v1/users/{person}          a             a               -              -              -           -           -         -        -
+GET /admin/v1/audit                     a             -               -              -              -           -           -         a        -
+GET /admin/v1/audit/verification        a             -               -              -              -           -           -         a        -
 GET /admin/v1/budgets             a             a              -               a              a            t          t         a        -
 PUT /admin/v1/budgets/{name:path}     a             a              -               -              a            t          -         -        -
 DELETE /admin/v1/budgets/{name:path}  a             a              -               -              a            t          -         -        -
@@ -59,10 +77,7 @@ GET /admin/v1/finance/adjustments  a  -  -  a  a  -  -  a  -
 GET /admin/v1/finance/months/{month}  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/months/{month}/close  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/closed-months  a  -  -  a  a  -  -  a  -
-GET /admin/v1/spend               a             a              -               a              a            t          t         -        t
 GET /admin/v1/spend/export        a             -              -               a              a            -          -         a        -
-GET /admin/v1/requests            a             a              -               a              a            t          t         a        t
-GET /admin/v1/status              a             a              -               -              -            -          -         a        -
 """
 REACHES = {"a": Reach.ALL, "t": Reach.TEAMS, "k": Reach.KEYS, "-": None}
 

@@ -1,4 +1,4 @@
-"""Sessions and figures as functions: forged cookies, replaced keys, shares, columns of amounts."""
+"""Cookies, proxies and figures as functions: forged cookies, made-up headers, columns of amounts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.auth.directory import (
-    KeyDirectory,
-    KeyRecord,
-    KeySnapshot,
-    KeySource,
-    Principal,
-)
+from gateway.auth.directory import KeyDirectory, KeyRecord, KeySnapshot, KeySource
 from gateway.auth.keys import hash_key
 from gateway.dashboard.figures import TEAMS_MAX, day_query, request_lines, spend_table
-from gateway.dashboard.protection import is_https, is_same_origin
-from gateway.dashboard.sessions import COOKIE_CHARACTERS_MAX, SESSION_S, Sessions
+from gateway.dashboard.front import make_front
+from gateway.dashboard.sessions import COOKIE_CHARACTERS_MAX, Sessions, cookie_name
+from gateway.dashboard.shell import next_of
 from gateway.ledger.views import RecentRequest, SpendReport, SpendRow, SpendSums
+from gateway.settings.login import LoginSettings
 from tests.gateway.ledger_samples import NOON_US
 
 PEPPER = bytes(32)
@@ -43,111 +39,93 @@ def directory(token: bytes = b"team-key-0123456789ab", *, admin: bytes | None = 
     return KeyDirectory(snapshot, peppers=[PEPPER], namespace_key=bytes(32))
 
 
-class Keeper:
-    """Sessions over a directory and a time that a test changes."""
-
-    def __init__(self) -> None:
-        self.now_us = NOON_US
-        self.keys = directory()
-        self.count = 0
-        self.sessions = self.of(b"k" * 32)
-
-    def of(self, key: bytes) -> Sessions:
-        return Sessions(
-            key=key,
-            directory=lambda: self.keys,
-            wall_us=lambda: self.now_us,
-            random_bytes=self.random_bytes,
-        )
-
-    def random_bytes(self, size: int) -> bytes:
-        self.count += 1
-        return self.count.to_bytes(size, "big")
-
-    def principal(self, token: bytes) -> Principal:
-        found = self.keys.identify(token, now_us=self.now_us)
-        assert isinstance(found, Principal)
-        return found
+def sessions_of(keys: KeyDirectory, *, key: bytes = b"k" * 32) -> Sessions:
+    count = iter(range(1, 10_000))
+    return Sessions(
+        key=key, directory=lambda: keys, random_bytes=lambda size: next(count).to_bytes(size, "big")
+    )
 
 
-@pytest.mark.parametrize("token", [ADMIN, b"team-key-0123456789ab"], ids=["admin", "team"])
-def test_a_session_is_its_key_until_it_ends(token: bytes) -> None:
-    keeper = Keeper()
-    principal = keeper.principal(token)
-    cookie = keeper.sessions.open(principal)
-    session = keeper.sessions.read(cookie)
-    assert session is not None
-    assert session.principal == principal
-    keeper.now_us += SESSION_S * 1_000_000
-    assert keeper.sessions.read(cookie) is None
+def test_a_cookie_is_known_by_the_digest_of_a_token_that_is_nowhere_else() -> None:
+    sessions = sessions_of(directory())
+    first, second = sessions.new(), sessions.new()
+    assert sessions.digest(first.cookie) == first.digest
+    assert first.digest != second.digest
+    assert first.digest.hex() not in first.cookie
 
 
 CHANGES = {
-    "revoked": directory(disabled=True),
-    "expired": directory(expires_at_us=NOON_US),
-    "replaced by another key of the same id": directory(b"another-key-0123456789"),
-    "and its team gone": KeyDirectory(
+    "another key of the same id": directory(b"another-key-0123456789"),
+    "no key": KeyDirectory(
         KeySnapshot(revision=2, records=()), peppers=[PEPPER], namespace_key=bytes(32)
     ),
 }
 
 
 @pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES.keys())
-def test_a_session_ends_when_its_key_is(changed: KeyDirectory) -> None:
-    keeper = Keeper()
-    cookie = keeper.sessions.open(keeper.principal(b"team-key-0123456789ab"))
-    assert keeper.sessions.read(cookie) is not None
-    keeper.keys = changed
-    assert keeper.sessions.read(cookie) is None
-
-
-@pytest.mark.parametrize("admin", [None, b"the-next-admin-key-0123456789"], ids=["none", "another"])
-def test_the_administrators_sessions_end_with_the_key(admin: bytes | None) -> None:
-    keeper = Keeper()
-    cookie = keeper.sessions.open(keeper.principal(ADMIN))
-    keeper.keys = directory(admin=admin)
-    assert keeper.sessions.read(cookie) is None
+def test_the_mark_of_a_key_changes_with_its_value(changed: KeyDirectory) -> None:
+    before = sessions_of(directory()).mark("abcdefghijkl")
+    assert before is not None
+    assert before == sessions_of(directory(disabled=True)).mark("abcdefghijkl")
+    assert before != sessions_of(changed).mark("abcdefghijkl")
+    assert sessions_of(directory()).mark("admin") not in (None, before)
+    assert sessions_of(directory(admin=None)).mark("admin") is None
 
 
 def test_another_master_key_ends_every_session() -> None:
-    keeper = Keeper()
-    cookie = keeper.sessions.open(keeper.principal(ADMIN))
-    assert keeper.of(b"other" + bytes(27)).read(cookie) is None
+    cookie = sessions_of(directory()).new().cookie
+    assert sessions_of(directory(), key=b"other" + bytes(27)).digest(cookie) is None
 
 
 @given(position=st.integers(min_value=0), flip=st.integers(min_value=1, max_value=63))
 def test_a_cookie_with_any_character_changed_is_nobodys(position: int, flip: int) -> None:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    keeper = Keeper()
-    cookie = keeper.sessions.open(keeper.principal(b"team-key-0123456789ab"))
+    sessions = sessions_of(directory())
+    cookie = sessions.new().cookie
     body = cookie.rstrip("=")
     at = position % len(body)
     other = alphabet[(alphabet.index(body[at]) + flip) % 64]
     forged = body[:at] + other + body[at + 1 :] + cookie[len(body) :]
-    session = keeper.sessions.read(forged)
-    # The last character of base64 holds bits that mean nothing: then it is the same cookie.
-    assert session is None or at == len(body) - 1
+    assert sessions.digest(forged) is None
 
 
 @given(st.one_of(st.text(max_size=200), st.binary(max_size=200).map(lambda raw: raw.hex())))
 def test_what_was_never_a_cookie_is_nobodys(text: str) -> None:
-    assert Keeper().sessions.read(text) is None
+    assert sessions_of(directory()).digest(text) is None
 
 
 def test_a_huge_cookie_is_not_even_looked_at() -> None:
-    assert Keeper().sessions.read("A" * (COOKIE_CHARACTERS_MAX + 1)) is None
+    sessions = sessions_of(directory())
+    huge = sessions.seal("session", bytes(COOKIE_CHARACTERS_MAX))
+    assert sessions.digest(huge) is None
+
+
+def test_what_was_sealed_for_one_purpose_is_nothing_for_another() -> None:
+    sessions = sessions_of(directory())
+    assert sessions.unseal("device", sessions.seal("device", b"x")) == b"x"
+    assert sessions.unseal("session", sessions.seal("device", b"x")) is None
 
 
 def test_tokens_of_forms_differ_by_session_and_purpose() -> None:
-    keeper = Keeper()
-    sessions = keeper.sessions
-    principal = keeper.principal(ADMIN)
-    first, second = (sessions.read(sessions.open(principal)) for _ in range(2))
-    assert first is not None
-    assert second is not None
-    login = sessions.login_token(first.session_id.decode("latin-1"))
+    sessions = sessions_of(directory())
+    first, second = sessions.new().digest, sessions.new().digest
+    login = sessions.login_token(first.decode("latin-1"))
     assert len({sessions.form_token(first), sessions.form_token(second), login}) == 3
 
+
+def scope(peer: str = "192.0.2.9", scheme: str = "http", **headers: str) -> dict:
+    return {
+        "scheme": scheme,
+        "client": (peer, 1) if peer else None,
+        "headers": [
+            (name.replace("_", "-").encode(), value.encode("latin-1"))
+            for name, value in headers.items()
+        ],
+    }
+
+
+FRONT = make_front(LoginSettings(trusted_proxies=("10.0.0.0/8", "::1/128")))
+PUBLIC = make_front(LoginSettings(public_url="https://fareway.example"))
 
 ORIGINS = {
     "the same host and port": ({"origin": "http://a:1", "host": "a:1"}, True),
@@ -157,20 +135,94 @@ ORIGINS = {
     "a host that begins alike": ({"origin": "http://a.evil", "host": "a"}, False),
     "a user part that looks alike": ({"origin": "http://a@evil", "host": "a"}, False),
     "no host at all": ({"origin": "null", "host": ""}, False),
-    "only the fetch site": ({"sec-fetch-site": "same-origin", "host": "a"}, True),
-    "a typed address": ({"sec-fetch-site": "none", "host": "a"}, False),
+    "no URL": ({"origin": "http://[a", "host": "a"}, False),
+    "a forwarded host that we do not look at": (
+        {"origin": "http://evil", "host": "a", "x_forwarded_host": "evil"},
+        False,
+    ),
+    "only the fetch site": ({"sec_fetch_site": "same-origin", "host": "a"}, True),
+    "another site": ({"sec_fetch_site": "cross-site", "origin": "http://a", "host": "a"}, False),
+    "a typed address": ({"sec_fetch_site": "none", "host": "a"}, False),
+    "nothing": ({"host": "a"}, False),
 }
 
 
 @pytest.mark.parametrize(("headers", "is_ours"), ORIGINS.values(), ids=ORIGINS.keys())
 def test_same_origin(headers: dict[str, str], is_ours: bool) -> None:
-    assert is_same_origin(headers) is is_ours
+    assert FRONT.is_same_origin(scope(**headers)) is is_ours
 
 
-def test_only_what_begins_with_https_counts_as_https() -> None:
-    assert is_https("https", {})
-    assert not is_https("http", {"origin": "http://https"})
-    assert not is_https("http", {"x-forwarded-proto": "http"})
+def test_over_tls_a_page_in_the_clear_is_not_ours_and_a_proxy_may_rename_the_host() -> None:
+    assert not FRONT.is_same_origin(scope(scheme="https", origin="http://a", host="a"))
+    assert FRONT.is_same_origin(scope(scheme="https", origin="https://a", host="a"))
+    inside = scope(origin="https://fareway.example", host="10.0.0.5:8642")
+    assert PUBLIC.is_same_origin(inside)
+    assert not FRONT.is_same_origin(inside)
+
+
+SECURE = {
+    "TLS to us": (scope(scheme="https"), True),
+    "a proxy of ours says so": (scope("10.1.2.3", x_forwarded_proto="https"), True),
+    "a proxy of ours in IPv6": (scope("::1", x_forwarded_proto="https"), True),
+    "a stranger says so": (scope("192.0.2.9", x_forwarded_proto="https"), False),
+    "a stranger said so to our proxy": (scope("10.1.2.3", x_forwarded_proto="https, http"), False),
+    "nobody knows who says so": (scope("", x_forwarded_proto="https"), False),
+    "an origin that begins alike": (scope("10.1.2.3", origin="http://https"), False),
+}
+
+
+@pytest.mark.parametrize(("given_", "is_secure"), SECURE.values(), ids=SECURE.keys())
+def test_only_a_trusted_proxy_says_that_there_is_tls(given_: dict, is_secure: bool) -> None:
+    assert FRONT.is_secure(given_) is is_secure
+    assert cookie_name("x", is_secure=is_secure) == ("__Host-x" if is_secure else "x")
+
+
+def test_the_public_address_says_that_there_is_tls_for_itself_only() -> None:
+    assert PUBLIC.is_secure(scope(host="Fareway.Example"))
+    assert not PUBLIC.is_secure(scope(host="127.0.0.1:8642"))
+    assert not PUBLIC.is_in_the_clear(scope(host="localhost:8642"))
+    assert not PUBLIC.is_in_the_clear(scope(host="[::1]:8642"))
+    assert PUBLIC.is_in_the_clear(scope(host="fareway.internal:8642"))
+
+
+ADDRESSES = {
+    "no proxy": (scope("192.0.2.9"), "192.0.2.9"),
+    "a stranger makes one up": (scope("192.0.2.9", x_forwarded_for="1.1.1.1"), "192.0.2.9"),
+    "behind a proxy": (scope("10.0.0.1", x_forwarded_for="192.0.2.9"), "192.0.2.9"),
+    "made up before a proxy": (
+        scope("10.0.0.1", x_forwarded_for="1.1.1.1, 192.0.2.9"),
+        "192.0.2.9",
+    ),
+    "two proxies": (scope("10.0.0.1", x_forwarded_for="192.0.2.9, 10.0.0.2"), "192.0.2.9"),
+    "with a port": (scope("10.0.0.1", x_forwarded_for="[2001:db8::1]:99"), "2001:db8::1"),
+    "no address": (scope("10.0.0.1", x_forwarded_for="unknown"), "10.0.0.1"),
+    "nobody": (scope(""), ""),
+}
+
+
+@pytest.mark.parametrize(("given_", "address"), ADDRESSES.values(), ids=ADDRESSES.keys())
+def test_the_address_is_what_the_first_proxy_of_ours_saw(given_: dict, address: str) -> None:
+    assert FRONT.address(given_) == address
+
+
+NEXT = {
+    "a page": ("/ui/users", "/ui/users"),
+    "with a query": ("/ui/spend?by=team&from=2026-11-01", "/ui/spend?by=team&from=2026-11-01"),
+    "nothing": ("", "/ui"),
+    "another site": ("https://evil.example/ui", "/ui"),
+    "another site without a scheme": ("//evil.example", "/ui"),
+    "another site by a backslash": ("/\\evil.example", "/ui"),
+    "another site after our path": ("/ui/..//evil.example", "/ui"),
+    "a step up": ("/ui/../admin/v1/keys", "/ui"),
+    "a host that begins alike": ("/ui.evil.example", "/ui"),
+    "a line break": ("/ui/users\r\nset-cookie: a=b", "/ui"),
+    "a script": ("javascript:alert(1)", "/ui"),
+}
+
+
+@pytest.mark.parametrize(("asked", "path"), NEXT.values(), ids=NEXT.keys())
+def test_a_login_leads_to_a_page_of_ours_only(asked: str, path: str) -> None:
+    assert next_of(asked) == path
 
 
 def sums(cost_pico_usd: int = 0, **fields: int) -> SpendSums:
