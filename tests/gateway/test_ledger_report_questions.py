@@ -1,0 +1,120 @@
+"""Zones, currencies, sums beyond 64 bits, and what a table says below itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import pytest
+import sqlalchemy as sa
+
+from gateway.clock import to_microseconds
+from gateway.finance.spend_question import Reporting, SpendWords, spend_query
+from gateway.ledger import report_time, schema
+from gateway.ledger.errors import BadQuery
+from gateway.ledger.report_formats import ReportFormat, render
+from gateway.ledger.reports import spend_report
+from gateway.ledger.tag_sums import list_cost_tags
+from gateway.ledger.views import SpendQuery
+from gateway.settings.finance import FinanceSettings
+from tests.gateway.ledger_samples import NOON_US, PRICE_PICO, make_database, open_engine
+from tests.gateway.test_ledger_reports import ask, spent
+
+pytestmark = pytest.mark.anyio
+
+RATES = "day,base,quote,rate,source\n2026-11-28,EUR,USD,1.25,ECB\n2026-11-29,USD,EUR,0.9,ECB\n"
+
+
+def question(tmp_path, rates: str = RATES, **words) -> SpendQuery:
+    (tmp_path / "rates.csv").write_text(rates)
+    reporting = Reporting(finance=FinanceSettings(rates_file="rates.csv"), base_dir=tmp_path)
+    return spend_query(SpendWords(**({"by": ["team"]} | words)), reporting, now_us=NOON_US)
+
+
+async def test_each_days_spend_is_converted_at_its_rate_and_rounded_once(tmp_path):
+    url = await spent(tmp_path)
+    query = question(tmp_path, currency="EUR", month="2026-11", zone="Europe/Berlin")
+    found = await ask(url, spend_report, query)
+    # Of 605 tokens 300 are of the 29th.
+    assert found.total_converted[0] == 305 * PRICE_PICO * 4 // 5 + 300 * PRICE_PICO * 9 // 10
+    assert found.total.cost_pico_usd == 605 * PRICE_PICO
+    table = render(found, ReportFormat.TABLE)
+    assert "cost EUR" in table
+    assert "zone: Europe/Berlin" in table
+    assert "cost_eur" in render(found, ReportFormat.CSV)
+    assert "cost_eur" in render(found, ReportFormat.JSON)
+
+
+async def test_a_day_without_a_rate_is_named(tmp_path):
+    url = await spent(tmp_path)
+    query = question(tmp_path, RATES.replace("2026-11-28,EUR,USD,1.25,ECB\n", ""), currency="EUR")
+    with pytest.raises(BadQuery, match="from USD to EUR for 2026-11-28"):
+        await ask(url, spend_report, query)
+
+
+def test_the_last_month_is_that_of_the_zone(tmp_path):
+    query = question(tmp_path, is_last_month=True, zone="Asia/Kathmandu")
+    assert query.from_us == to_microseconds(datetime(2026, 9, 30, 18, 15, tzinfo=UTC))
+    assert query.to_us == to_microseconds(datetime(2026, 10, 31, 18, 15, tzinfo=UTC))
+
+
+def test_an_offset_that_is_no_quarter_hour_is_told():
+    zone = report_time.zone_of("Africa/Monrovia")
+    start_us = to_microseconds(datetime(1971, 1, 1, tzinfo=UTC))
+    with pytest.raises(BadQuery, match="whole number of quarter-hours"):
+        report_time.stretches(zone, start_us, start_us + 86_400_000_000)
+
+
+def test_a_day_begins_after_the_skip_where_the_clock_skips_midnight():
+    zone = report_time.zone_of("America/Santiago")
+    start_us = report_time.midnight_us(date(2026, 9, 6), zone)
+    assert start_us == to_microseconds(datetime(2026, 9, 6, 4, tzinfo=UTC))
+
+
+def test_a_zone_that_does_not_exist_is_told():
+    with pytest.raises(BadQuery, match="is no time zone"):
+        report_time.zone_of("Mars/Olympus")
+
+
+async def test_sums_beyond_64_bits_are_exact(tmp_path):
+    url = await spent(tmp_path)
+    large = 9 * 10**18 - 3
+    async with open_engine(url) as engine, engine.begin() as connection:
+        await connection.execute(sa.update(schema.rollup_day).values(cost_pico_usd=large))
+        await connection.execute(
+            sa.update(schema.rollup_day)
+            .where(schema.rollup_day.c.status == 0, schema.rollup_day.c.team_id == 1)
+            .values(exposure_pico_usd=-large)
+        )
+        cells = len((await connection.execute(sa.select(schema.rollup_day.c.team_id))).all())
+    found = await ask(url, spend_report, SpendQuery(group_by=("status",)))
+    assert cells > 2
+    assert found.total.cost_pico_usd == cells * large
+    assert found.total.exposure_pico_usd < -large
+
+
+REFUSED = {
+    "a filter by nothing": ({"filters": {"colour": "red"}}, "filtered by"),
+    "a filter without a value": ({"filters": {"team": ()}}, "no value"),
+    "a grouping by nothing": ({"group_by": ("colour",)}, "is none of"),
+    "a cost tag without sums": ({"group_by": ("cost_tag:env",)}, "finance.cost_tags"),
+    "a status that does not exist": ({"filters": {"status": "fine"}}, "is none of ok"),
+}
+
+
+@pytest.mark.parametrize(("query", "message"), REFUSED.values(), ids=REFUSED.keys())
+async def test_questions_without_meaning_are_refused(tmp_path, query, message):
+    with pytest.raises(BadQuery, match=message):
+        await ask(make_database(tmp_path), spend_report, SpendQuery(**query))
+
+
+async def test_long_ranges_are_not_read_event_by_event(tmp_path):
+    url = make_database(tmp_path)
+    async with open_engine(url) as engine, engine.begin() as connection:
+        await connection.run_sync(list_cost_tags, ("env",))
+    with pytest.raises(BadQuery, match="at most 93 days"):
+        await ask(url, spend_report, SpendQuery(group_by=("key", "cost_tag:env")))
+
+
+async def test_an_empty_ledger_has_no_months(tmp_path):
+    found = await ask(make_database(tmp_path), spend_report, SpendQuery(group_by=("month",)))
+    assert found.rows == ()
