@@ -40,17 +40,11 @@ class Package:
 
 PACKAGES = (
     Package(
-        name="htmx.org",
-        version="4.0.1",
-        licence="BSD-0-Clause",
-        files={"htmx.min.js": "dist/htmx.min.js", "htmx.LICENSE.txt": "LICENSE"},
-    ),
-    Package(
         name="echarts",
         version="6.1.0",
         licence="Apache-2.0",
         files={
-            "echarts.simple.min.js": "dist/echarts.simple.min.js",
+            "echarts.common.min.js": "dist/echarts.common.min.js",
             "echarts.LICENSE.txt": "LICENSE",
             "echarts.NOTICE.txt": "NOTICE",
         },

@@ -23,8 +23,7 @@ NAMES = (
     "fareway.css",
     "fareway.js",
     "theme.js",
-    "vendor/echarts.simple.min.js",
-    "vendor/htmx.min.js",
+    "vendor/echarts.common.min.js",
     "vendor/uplot.min.css",
     "vendor/uplot.min.js",
 )

@@ -21,6 +21,7 @@ from gateway.clock import Clock
 from gateway.dashboard.account_pages import AccountPages
 from gateway.dashboard.assets import Assets, load_assets
 from gateway.dashboard.figures import clock_time, day_query, request_lines, spend_table
+from gateway.dashboard.finance_pages import Calendar, FinancePages
 from gateway.dashboard.front import make_front
 from gateway.dashboard.login_pages import CALLBACK_PATH, LoginPages
 from gateway.dashboard.sessions import Sessions
@@ -64,6 +65,7 @@ class Dashboard:
         login: The ways in and out.
         account: Pages about whoever looks.
         users: Pages about everybody.
+        finance: A month, spend by anything, statements.
     """
 
     shell: Shell
@@ -73,6 +75,7 @@ class Dashboard:
     login: LoginPages
     account: AccountPages
     users: UsersPages
+    finance: FinancePages
 
     def router(self) -> APIRouter:
         """The routes as FastAPI wants them."""
@@ -84,6 +87,7 @@ class Dashboard:
             *self.login.routes(),
             *self.account.routes(),
             *self.users.routes(),
+            *self.finance.routes(),
         )
         for method, path, endpoint in routes:
             router.add_api_route(path, endpoint, methods=[method], response_model=None)
@@ -148,6 +152,7 @@ def make_dashboard(
     ledger: LedgerReader,
     people: PeopleCalls,
     login: LoginSettings,
+    calendar: Calendar,
     oidc_secret: str,
     teams: Callable[[], Collection[str]],
     clock: Clock,
@@ -161,6 +166,7 @@ def make_dashboard(
         ledger: Where the numbers come from.
         people: The ledger, about people.
         login: The operator's settings.
+        calendar: How finance counts days.
         oidc_secret: The client secret at the identity provider, empty for none.
         teams: Names of the configured teams of the moment.
         clock: Time.
@@ -202,6 +208,7 @@ def make_dashboard(
         login=LoginPages(shell=shell, oidc=oidc),
         account=AccountPages(shell=shell),
         users=UsersPages(shell=shell, teams=teams),
+        finance=FinancePages(ledger=ledger, clock=clock, calendar=calendar, shell=shell),
     )
 
 

@@ -27,6 +27,8 @@ PATH = "/ui"
 LOGIN_PATH = f"{PATH}/login"
 NAVIGATION = (
     (PATH, "Spend today"),
+    (f"{PATH}/month", "Month"),
+    (f"{PATH}/spend", "Explorer"),
     (f"{PATH}/users", "Users"),
     (f"{PATH}/account", "Account"),
 )

@@ -22,6 +22,7 @@ from gateway import errors
 from gateway.access.asking import is_let_in
 from gateway.access.roles import Viewer
 from gateway.auth.keys import RandomBytes
+from gateway.dashboard.finance_pages import Calendar
 from gateway.dashboard.pages import ASSETS, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
 from gateway.dashboard.shell import form_of, login_path, to, viewer_of_principal
@@ -80,6 +81,12 @@ def make_pages(
         ledger=calls,
         people=people,
         login=service.login,
+        calendar=Calendar(
+            zone=service.finance.time_zone,
+            fiscal_month=service.finance.fiscal_year_start_month,
+            cost_tags=tuple(service.finance.cost_tags),
+            organisation=service.finance.organisation,
+        ),
         oidc_secret=service.oidc_secret,
         teams=lambda: service.admission.teams,
         clock=service.clock,

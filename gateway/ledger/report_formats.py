@@ -1,14 +1,8 @@
-"""A spend report as a table, as CSV or as JSON.
-
-CSV follows RFC 4180. A text cell that a spreadsheet would run as a formula gets a leading
-apostrophe; numbers are written as numbers, negative ones too, and never change.
-"""
+"""A spend report as a table, as CSV or as JSON."""
 
 from __future__ import annotations
 
-import csv
 import io
-import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import assert_never, cast
@@ -18,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.ledger.report_document import report_document, sums_document
+from gateway.ledger.report_csv import as_csv
+from gateway.ledger.report_document import report_document
 from gateway.ledger.views import AMOUNTS, USD, SpendReport, SpendSums
 from pricing.money import format_usd
 
@@ -32,7 +27,6 @@ class ReportFormat(StrEnum):
 
 
 _TABLE_SUMS = ("requests", "attempts", "input_tokens", "cached_input_tokens", "output_tokens")
-_FORMULA = re.compile(r"^[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n]")
 _TABLE_WIDTH = 200
 
 
@@ -46,29 +40,6 @@ def render(report: SpendReport, form: ReportFormat) -> str:
         case ReportFormat.JSON:
             return msgspec.json.format(msgspec.json.encode(report_document(report))).decode() + "\n"
     assert_never(form)
-
-
-def as_csv(report: SpendReport) -> str:
-    """A header, the rows, and the total with `total` in its first cell; lines end with CRLF."""
-    currency = report.currency
-    total = sums_document(report.total, currency, report.total_converted)
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, dialect="excel")
-    writer.writerow((*(neutralised(name) for name in report.columns), *total))
-    for row in report.rows:
-        names = tuple(neutralised(name) for name in row.group)
-        writer.writerow((*names, *sums_document(row.sums, currency, row.converted).values()))
-    blanks = ("",) * (len(report.columns) - 1)
-    writer.writerow(("total", *blanks, *total.values()))
-    return out.getvalue()
-
-
-def neutralised(text: str) -> str:
-    """The text, with an apostrophe before it when a spreadsheet would run it.
-
-    Importing such a file again means taking one leading apostrophe off each text cell.
-    """
-    return f"'{text}" if _FORMULA.match(text) or text.startswith("'") else text
 
 
 def as_table(report: SpendReport) -> str:

@@ -15,15 +15,16 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.scripted_upstream import Chat, UpstreamProcess
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
-CHROMIUM = shutil.which("chromium")
 HOSTILE_TEAM = "<img src=x onerror=pwn=1>"
 ADMIN_KEY = "admin-key-for-tests-0123456789"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed"),
+    pytest.mark.skipif(
+        shutil.which("chromium") is None, reason="Debian's chromium is not installed"
+    ),
 ]
 
 
@@ -77,34 +78,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         ask(running, running.key("search"), "chat-free")
         ask(running, hostile_key, "chat-small")
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright  # the unit part collects this file too
-
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
-@pytest.fixture(params=["light", "dark"])
-def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Page]:
-    """A page on which every message of the console, CSP violations included, is a failure."""
-    context = browser.new_context(
-        color_scheme=request.param, viewport={"width": 1440, "height": 900}
-    )
-    opened = context.new_page()
-    messages: list[str] = []
-    failures: list[str] = []
-    opened.on("console", lambda message: messages.append(message.text))
-    opened.on("pageerror", lambda error: messages.append(str(error)))
-    opened.on("requestfailed", lambda failed: failures.append(failed.url))
-    yield opened
-    context.close()
-    assert messages == []
-    assert failures == []
 
 
 def log_in(page: Page, gateway: GatewayProcess, key: str) -> None:

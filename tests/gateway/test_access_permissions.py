@@ -44,6 +44,10 @@ POST /admin/v1/keys                     a             a               -         
 DELETE /admin/v1/keys/{key_id}          a             a               -              -              -           t           k         -        -
 GET /admin/v1/teams                     a             a               a              a              a           t           t         a        -
 GET /admin/v1/spend                     a             a               -              a              a           t           t         -        t
+GET /ui/month                           a             a               -              a              a           t           t         -        t
+GET /ui/spend                           a             a               -              a              a           t           t         -        t
+GET /ui/spend.csv                       a             a               -              a              a           t           t         -        t
+GET /ui/statement                       a             a               -              a              a           t           t         -        t
 GET /admin/v1/requests                  a             a               -              a              a           t           t         a        t
 GET /admin/v1/status                    a             a               -              -              -           -           -         a        -
 GET /ui/login/oidc                      *             *               *              *              *           *           *         *        *

@@ -1,167 +1,227 @@
-"""`/admin/v1/finance`: a month from its bill to its close, strict fields, the right refusals."""
+"""Pages for finance: the figures are the command's, teams see their own, addresses are understood."""
 
 from __future__ import annotations
 
-import base64
+import csv
+import io
 import json
+import re
+from decimal import Decimal
 
+import httpx
 import pytest
 
-from tests.gateway.ledger_samples import NOON_US
-from tests.gateway.pages_harness import PAYMENTS_KEY, running_pages
+from gateway.http.supervisor_calls import SupervisorCalls
+from gateway.ledger.views import GroupBy, SpendQuery, SpendReport
+from pricing.money import format_usd
+from tests.gateway.ledger_samples import PRICE_PICO
+from tests.gateway.page_reader import PageReader
+from tests.gateway.pages_harness import ADMIN_KEY, ORIGIN, PAYMENTS_KEY, running_pages
 
 pytestmark = pytest.mark.anyio
-
-API = "/admin/v1/finance"
-FORTY_DAYS_US = 40 * 86_400 * 10**6  # before 2026-11-28: 2026-10-19
-USD = 10**12
+SAME = {"origin": ORIGIN, "sec-fetch-site": "same-origin"}
+DAY_US = 86_400_000_000
+HOSTILE = "</script><script>window.pwn=1</script>"
 
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
-    """One event loop for the module, so that tests that change nothing can share a gateway."""
+    """One event loop for the module, so that its tests can share a gateway."""
     return "asyncio"
 
 
 @pytest.fixture(scope="module")
 async def shared(tmp_path_factory):
-    """A gateway for tests of refusals."""
-    async with running_pages(tmp_path_factory.mktemp("shared")) as pages:
+    """A gateway with forty days of spend."""
+    async with running_pages(tmp_path_factory.mktemp("finance")) as pages:
+        for day in range(40):
+            await pages.book(
+                team="payments", project="fraud", tokens=100 + day, ago_us=day * DAY_US
+            )
+            await pages.book(team="search", project="", model="m2", tokens=10, ago_us=day * DAY_US)
+        await pages.book(team=HOSTILE, project=HOSTILE, model=HOSTILE, tokens=7)
         yield pages
 
 
-def costs(value: str) -> str:
-    """OpenAI's costs of October, all on the 19th."""
-    result = {
-        "object": "organization.costs.result",
-        "amount": {"value": value, "currency": "usd"},
-        "line_item": "m, input",
-    }
-    first = 1_790_812_800  # 2026-10-01
-    days = [
-        {"start_time": first + day * 86_400, "results": [result] if day == 18 else []}
-        for day in range(31)
+async def logged_in(client: httpx.AsyncClient, key: str) -> httpx.AsyncClient:
+    form = PageReader((await client.get("/ui/login")).text).fields
+    answer = await client.post("/ui/login", data={**form, "key": key}, headers=SAME)
+    assert answer.headers["location"] == "/ui"
+    return client
+
+
+def titles(text: str, table: str) -> list[str]:
+    """The exact amounts of a table's cost column, as they stand in the titles."""
+    found = re.search(rf'<table id="{table}">.*?</table>', text, re.DOTALL)
+    assert found is not None
+    return re.findall(r'class="number cost"><span class="number" title="([^"]*)"', found[0])
+
+
+def charts(text: str) -> list[dict]:
+    return [
+        json.loads(one) for one in re.findall(r'application/json">(.*?)</script>', text, re.DOTALL)
     ]
-    return json.dumps({"data": days})
 
 
-def bill(value: str = "1", **changes) -> dict:
-    return {
-        "source": "openai-costs",
-        "account": "up",
-        "file_name": "costs.json",
-        "content": costs(value),
-    } | changes
+async def test_a_month_at_a_glance_has_the_figures_of_the_report(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        answer = await client.get("/ui/month")
+        assert answer.status_code == 200
+        api = (await client.get("/admin/v1/spend?by=team&by=month")).json()
+        month = re.search(r"<h1>(.*?)</h1>", answer.text)
+        assert month is not None
+        name = api["rows"][-1]["month"]
+        rows = {row["team"]: row["cost_usd"] for row in api["rows"] if row["month"] == name}
+        *teams, total = titles(answer.text, "teams")
+        assert sorted(teams) == sorted(rows.values())
+        assert Decimal(total) == sum(map(Decimal, rows.values()))
+        assert "Forecast for the month" in answer.text
 
 
-async def test_a_month_goes_from_its_bill_to_its_close(tmp_path) -> None:
-    async with running_pages(tmp_path) as pages, pages.admin() as client:
-        await pages.book(ago_us=FORTY_DAYS_US, provider="up", upstream_model="m", deployment="up/m")
-        kept = (await client.post(f"{API}/imports", json=bill())).json()
-        assert (kept["is_new"], kept["total_usd"], kept["total_pico_usd"]) == (True, "1", USD)
-        again = (await client.post(f"{API}/imports", json=bill())).json()
-        assert again["is_new"] is False
-        assert len((await client.get(f"{API}/imports")).json()["imports"]) == 1
-
-        made = await client.post(f"{API}/reconciliations", json={"month": "2026-10"})
-        assert made.status_code == 201
-        run = made.json()
-        [difference] = run["differences"]
-        assert difference["kind"] == "price_drift"
-        assert difference["amount_pico_usd"] == USD - run["ledger_pico_usd"]
-        number = run["run_id"]
-        assert (await client.get(f"{API}/reconciliations/{number}")).json() == run
-        listed = (await client.get(f"{API}/reconciliations?month=2026-10")).json()["runs"]
-        assert [one["run_id"] for one in listed] == [number]
-
-        lacking = await client.post(f"{API}/months/2026-10/close", json={"step": "hard"})
-        assert lacking.status_code == 409
-        assert "proposals 1 are neither approved" in lacking.json()["error"]["message"]
-        assert lacking.json()["error"]["code"] == "finance_conflict"
-
-        [proposal] = (await client.get(f"{API}/proposals?state=proposed")).json()["proposals"]
-        posted = await client.post(f"{API}/proposals/{proposal['proposal_id']}/approve")
-        assert (posted.json()["state"], posted.json()["decided_by"]) == ("posted", "admin-key")
-        [adjustment] = (await client.get(f"{API}/adjustments?from=2026-10")).json()["adjustments"]
-        assert adjustment["team"] == "payments"
-        assert (await client.get(f"{API}/adjustments?team=search")).json() == {"adjustments": []}
-
-        status = (await client.get(f"{API}/months/2026-10")).json()
-        assert {item["state"] for item in status["items"]} == {"ok"}
-        done = (await client.post(f"{API}/months/2026-10/close", json={"step": "hard"})).json()
-        assert (done["state"], done["closed_by"]) == ("closed", "admin-key")
-        assert len(done["digest"]) == len(done["anchor"]) == 64
-        [proof] = (await client.get(f"{API}/closed-months")).json()["months"]
-        assert (proof["month"], proof["is_same"]) == ("2026-10", True)
+async def test_every_chart_has_its_table_with_the_same_sums(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        for path, table in (("/ui/month", "days"), ("/ui/spend", "steps")):
+            text = (await client.get(path)).text
+            figure = charts(text)[0]
+            rows = PageReader(text).tables[table]
+            assert rows[0][1 : 1 + len(figure["series"])] == [
+                one["name"].replace(HOSTILE, HOSTILE) for one in figure["series"]
+            ]
+            for place, row in enumerate(rows[1:]):
+                drawn = [one["texts"][place] for one in figure["series"]]
+                assert row[1 : 1 + len(drawn)] == drawn
 
 
-async def test_a_move_between_teams_is_proposed_and_rejected(tmp_path) -> None:
-    async with running_pages(tmp_path) as pages, pages.admin() as client:
-        lines = [
-            {"amount_usd": "-1.5", "team": "unattributed"},
-            {"amount_usd": "1.5", "team": "search", "day": "2026-10-19"},
-        ]
-        body = {"period": "2026-10", "kind": "reattribution", "reason": "theirs", "lines": lines}
-        made = await client.post(f"{API}/proposals", json=body)
-        assert (made.status_code, made.json()["total_usd"]) == (201, "0")
-        number = made.json()["proposal_id"]
-        done = await client.post(f"{API}/proposals/{number}/reject")
-        assert done.json()["state"] == "rejected"
-        twice = await client.post(f"{API}/proposals/{number}/approve")
-        assert twice.status_code == 409
+@pytest.mark.parametrize(
+    "by", ["team", "project", "model", "provider", "deployment", "key", "status"]
+)
+async def test_the_explorer_the_csv_and_the_api_tell_the_same(shared, by) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        page = (await client.get(f"/ui/spend?by={by}&period=last-90-days&per=week")).text
+        link = re.search(r'href="(/ui/spend\.csv\?[^"]*)"', page)
+        assert link is not None
+        answer = await client.get(link[1].replace("&amp;", "&"))
+        assert answer.headers["content-type"].startswith("text/csv")
+        lines = list(csv.DictReader(io.StringIO(answer.text)))
+        *_, total = titles(page, "rows")
+        assert total == lines[-1]["cost_usd"]
+        assert sum(Decimal(line["cost_usd"]) for line in lines[:-1]) == Decimal(total)
+        report = await SupervisorCalls(shared.service.supervisor).spend_report(
+            SpendQuery(group_by=(GroupBy(by),))
+        )
+        assert format_usd(report.total.cost_pico_usd) == total
 
 
-async def test_a_file_that_is_no_text_comes_in_base64(tmp_path) -> None:
-    async with running_pages(tmp_path) as pages, pages.admin() as client:
-        encoded = base64.b64encode(costs("1").encode()).decode()
-        body = bill(content=None, content_base64=encoded)
-        assert (await client.post(f"{API}/imports", json=body)).json()["is_new"]
+async def test_a_row_leads_to_what_is_in_it(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        page = (await client.get("/ui/spend?by=team&period=last-90-days")).text
+        link = re.search(r'href="([^"]*team=payments[^"]*)"', page)
+        assert link is not None
+        below = (await client.get(link[1].replace("&amp;", "&"))).text
+        *rows, total = titles(below, "rows")
+        assert len(rows) == 1
+        assert total == format_usd(sum(100 + day for day in range(40)) * PRICE_PICO)
+        assert "Remove the filter Team: payments" in below
 
 
-LINE = {"amount_usd": "1", "team": "search"}
-PROPOSAL = {"period": "2026-10", "kind": "tax", "reason": "VAT", "lines": [LINE]}
-REFUSED = {
-    "an unknown field": ("imports", bill(colour="red"), "colour"),
-    "an unknown provider": ("imports", bill(account="nobody"), "no provider 'nobody'"),
-    "an unknown format": ("imports", bill(source="excel"), "source"),
-    "no file": ("imports", bill(content=None), "give one of content and content_base64"),
-    "two files": ("imports", bill(content_base64="e30="), "give one of"),
-    "no base64": ("imports", bill(content=None, content_base64="%"), "is no base64"),
-    "a page for a file": ("imports", bill(content="<html>"), "UNREADABLE: costs.json: is no JSON"),
-    "a month that is none": ("reconciliations", {"month": "2026-13"}, "month"),
-    "an amount that is none": (
-        "proposals",
-        PROPOSAL | {"lines": [LINE | {"amount_usd": "much"}]},
-        "is no plain decimal number",
-    ),
-    "a step that is none": ("months/2026-10/close", {"step": "open"}, "step"),
-}
-
-
-@pytest.mark.parametrize(("path", "body", "says"), REFUSED.values(), ids=REFUSED.keys())
-async def test_a_wrong_field_is_told(shared, path, body, says) -> None:
-    async with shared.admin() as client:
-        answer = await client.post(f"{API}/{path}", json=body)
-    assert answer.status_code == 422, answer.text
-    assert says in answer.text
-
-
-async def test_what_does_not_exist_is_not_found(shared) -> None:
-    async with shared.admin() as client:
-        for path in ("reconciliations/99",):
-            answer = await client.get(f"{API}/{path}")
-            assert (answer.status_code, answer.json()["error"]["code"]) == (
-                404,
-                "finance_not_found",
+async def test_a_team_sees_its_own_whatever_it_asks_for(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, PAYMENTS_KEY)
+        own = format_usd(sum(100 + day for day in range(40)) * PRICE_PICO)
+        for path in (
+            "/ui/spend?by=team&period=last-90-days",
+            "/ui/spend?by=model&period=last-90-days",
+            "/ui/month",
+            "/ui/statement?team=search",
+            "/ui/spend?team=search&period=last-90-days",
+            "/ui/spend.csv?by=team&period=last-90-days",
+        ):
+            answer = await client.get(path)
+            assert answer.status_code == 200
+            told = answer.text.replace("team=search", "").replace("Team: search", "")
+            told = told.replace("Statement of search", "").replace(
+                '<dd><bdi class="short">search', ""
             )
-        assert (await client.post(f"{API}/proposals/99/approve")).status_code == 404
+            told = told.replace('value="search"', "")
+            assert "search" not in told.lower().replace("search</bdi>", ""), path
+            assert "window.pwn" not in told
+        page = (await client.get("/ui/spend?by=team&period=last-90-days")).text
+        assert titles(page, "rows") == [own, own]
 
 
-async def test_a_teams_key_gets_nowhere_near(shared) -> None:
-    async with shared.browser(headers={"authorization": f"Bearer {PAYMENTS_KEY}"}) as client:
-        for path in ("imports", "adjustments", "months/2026-10"):
-            assert (await client.get(f"{API}/{path}")).status_code == 403
+async def test_a_statement_is_the_teams_month_by_project_and_model(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        answer = await client.get("/ui/statement?team=payments")
+        text = answer.text
+        assert titles(text, "projects")[-1] == titles(text, "lines")[-1]
+        reader = PageReader(text)
+        assert reader.tables["projects"][1][0] == "fraud"
+        assert "the month is not over" in reader.text
+        nothing = (await client.get("/ui/statement?team=nobody")).text
+        assert "Nothing was spent." in nothing
 
 
-def test_the_day_of_the_bill_is_the_day_of_the_attempt() -> None:
-    assert (NOON_US - FORTY_DAYS_US) // 86_400_000_000 * 86_400 == 1_790_812_800 + 18 * 86_400
+async def test_hostile_names_are_text_in_tables_and_data(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        for path in ("/ui/month", "/ui/spend", "/ui/spend?by=model", "/ui/spend?by=project"):
+            text = (await client.get(path)).text
+            assert HOSTILE not in text
+            assert any(HOSTILE in one["name"] for one in charts(text)[0]["series"])
+            scripts = [given for tag, given in PageReader(text).tags if tag == "script"]
+            assert all(
+                given.get("src", "/ui/static/").startswith("/ui/static/")
+                and given.get("type", "application/json") == "application/json"
+                for given in scripts
+            )
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/ui/month?month=never", "is no month such as 2026-11"),
+        ("/ui/statement?month=never", "is no month such as 2026-11"),
+        ("/ui/spend?by=nothing", "is none of team"),
+        ("/ui/spend?from=2026-11-02&to=2026-11-01", "from is after to"),
+        ("/ui/spend?other=1", "nothing that this page knows"),
+        ("/ui/spend.csv?per=minute", "is none of hour"),
+    ],
+)
+async def test_what_an_address_says_wrongly_is_told(shared, path, message) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        answer = await client.get(path)
+        assert answer.status_code == 422
+        assert message in PageReader(answer.text).text
+
+
+async def test_without_the_ledger_the_pages_say_so(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        shared.ledger_is_away = True
+        try:
+            for path in ("/ui/month", "/ui/spend", "/ui/spend.csv", "/ui/statement?team=payments"):
+                assert (await client.get(path)).status_code == 503
+        finally:
+            shared.ledger_is_away = False
+
+
+async def test_a_month_without_spend_says_so(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        for path in ("/ui/month?month=2001-02", "/ui/spend?period=2001-02"):
+            answer = await client.get(path)
+            assert answer.status_code == 200
+            assert "Nothing was spent" in PageReader(answer.text).text
+
+
+async def test_the_reports_behind_a_page_are_only_of_its_teams(shared) -> None:
+    report: SpendReport = await SupervisorCalls(shared.service.supervisor).spend_report(
+        SpendQuery(group_by=(GroupBy.TEAM,), teams=("payments",))
+    )
+    assert [row.group for row in report.rows] == [("payments",)]

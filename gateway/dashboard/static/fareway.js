@@ -40,7 +40,7 @@
       aria: { enabled: true, decal: { show: data.series.length > 1 } },
       color: PALETTE.map(color),
       textStyle: { fontFamily: "inherit", color: color("--text") },
-      grid: { left: 8, right: 8, top: data.series.length > 1 ? 44 : 16, bottom: 8, containLabel: true },
+      grid: { left: 8, right: 8, top: data.series.length > 1 ? 52 : 28, bottom: 8, containLabel: true },
       legend: data.series.length > 1
         ? { type: "scroll", top: 0, left: 0, textStyle: { color: color("--text") }, pageTextStyle: { color: quiet } }
         : { show: false },
@@ -167,6 +167,5 @@
 
   window.addEventListener("resize", function () { drawn.forEach(function (one) { one.chart.resize(); }); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-  document.addEventListener("htmx:after:swap", drawAll);
   document.addEventListener("DOMContentLoaded", start);
 })();

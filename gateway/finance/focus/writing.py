@@ -17,7 +17,7 @@ from typing import Protocol
 
 from gateway.finance.focus.charges import SCALE
 from gateway.finance.focus.columns import ColumnType, Value
-from gateway.ledger.report_formats import neutralised
+from gateway.ledger.report_csv import neutralised
 
 Header = Sequence[tuple[str, ColumnType]]
 """Names and types of a dataset's columns, in order."""

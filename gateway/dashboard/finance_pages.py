@@ -1,0 +1,283 @@
+"""`/ui/month` and `/ui/spend`: the pages that finance looks at, and the CSV of what they show.
+
+The figures come from the same reports as `fareway spend report` and `/admin/v1/spend`; a page
+rounds to cents what it shows and keeps every digit in the title. Rows are filtered by the query,
+never by the template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+from urllib.parse import urlencode
+
+from fastapi import Request, Response
+
+from gateway.access.asking import Within
+from gateway.clock import Clock, from_microseconds
+from gateway.dashboard.figures import clock_time
+from gateway.dashboard.finance import explorer, periods
+from gateway.dashboard.finance.explorer import BadAddress
+from gateway.dashboard.finance.month import MonthFigures, daily_totals, month_page
+from gateway.dashboard.finance.periods import Month
+from gateway.dashboard.finance.statement import statement
+from gateway.dashboard.shell import Shell
+from gateway.errors import LedgerUnavailable
+from gateway.ledger.report_csv import as_csv
+from gateway.ledger.views import COST_TAG, GroupBy, SpendQuery, SpendReport
+
+MONTH_PATH = "/ui/month"
+HISTORY_DAYS = 70
+
+
+class SpendReader(Protocol):
+    """What the pages ask of the ledger; each raises `LedgerUnavailable` when it is away."""
+
+    async def catch_up(self) -> bool:
+        """Load what was written up to now; False when that takes too long."""
+        ...
+
+    async def spend_report(self, query: SpendQuery) -> SpendReport:
+        """Sums of what is loaded."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calendar:
+    """How finance counts days.
+
+    Attributes:
+        zone: IANA name of the zone of days and months.
+        fiscal_month: Month in which the fiscal year begins.
+        cost_tags: Names that have sums of their own.
+        organisation: Who bills the teams.
+    """
+
+    zone: str
+    fiscal_month: int
+    cost_tags: tuple[str, ...]
+    organisation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinancePages:
+    """The pages.
+
+    Attributes:
+        ledger: Where the figures come from.
+        clock: Time.
+        calendar: How days are counted.
+        shell: What pages share.
+    """
+
+    ledger: SpendReader
+    clock: Clock
+    calendar: Calendar
+    shell: Shell
+
+    def routes(self) -> Iterator[tuple[str, str, Callable[..., object]]]:
+        """Method, path below `/ui`, and what answers."""
+        yield "GET", "/month", self.month
+        yield "GET", "/spend", self.spend
+        yield "GET", "/spend.csv", self.spend_csv
+        yield "GET", "/statement", self.statement
+
+    async def month(self, request: Request, within: Within) -> Response:
+        """A month at a glance."""
+        calendar, now_us = self.calendar, self.clock.wall_us()
+        shown = self._frame(request, now_us, calendar)
+        named = request.query_params.get("month")
+        month = periods.month_named(named, now_us=now_us, time_zone=calendar.zone)
+        if month is None:
+            return self._bad(shown, f"month: {(named or '')[:64]!r} is no month such as 2026-11")
+        before = periods.month_before(month, time_zone=calendar.zone)
+        today = periods.local_day(now_us, time_zone=calendar.zone)
+        try:
+            is_complete = await self.ledger.catch_up()
+            figures = MonthFigures(
+                month=month,
+                before=before,
+                today=today,
+                spend=await self._by_day_and_team(month, calendar, within.sums),
+                spend_before=await self._by_day_and_team(before, calendar, within.sums),
+                history_pico_usd=await self._history(now_us, calendar, within.sums),
+            )
+        except LedgerUnavailable:
+            return self._away(shown)
+        following = periods.month_after(month, time_zone=calendar.zone)
+        shown |= {
+            "month": month,
+            "previous": before.name,
+            "following": following.name if following.first <= today else "",
+            "is_complete": is_complete,
+            "restricted": within.teams is not None,
+            "page": month_page(figures),
+        }
+        return self.shell.page("month.html", shown)
+
+    async def spend(self, request: Request, within: Within) -> Response:
+        """Spend by anything."""
+        calendar, now_us = self.calendar, self.clock.wall_us()
+        shown = self._frame(request, now_us, calendar)
+        try:
+            wanted = self._wanted(request, now_us, calendar)
+            query = explorer.query_of(
+                wanted,
+                zone=calendar.zone,
+                fiscal_month=calendar.fiscal_month,
+                teams=within.sums,
+            )
+            is_complete = await self.ledger.catch_up()
+            report = await self.ledger.spend_report(query)
+        except BadAddress as error:
+            return self._bad(shown, str(error))
+        except LedgerUnavailable:
+            return self._away(shown)
+        tags = [(f"{COST_TAG}{name}", f"Cost tag {name}") for name in calendar.cost_tags]
+        dimensions = [*explorer.DIMENSIONS.items(), *tags]
+        names = dict(dimensions)
+        shown |= {
+            "wanted": wanted,
+            "days": explorer.days_text(wanted),
+            "dimensions": dimensions,
+            "dimension": names[wanted.by],
+            "without": explorer.EMPTY.get(wanted.by, "none"),
+            "steps": list(explorer.STEPS.items()),
+            "presets": list(explorer.PRESETS.items()),
+            "preset_names": explorer.PRESETS,
+            "active": [
+                {"text": f"{names[key]}: {value}", "href": wanted.address(**{key: None})}
+                for key, value in wanted.filters.items()
+            ],
+            "csv": wanted.address().replace("/ui/spend?", "/ui/spend.csv?", 1),
+            "is_complete": is_complete,
+            "restricted": within.teams is not None,
+            "page": explorer.explorer_page(wanted, report),
+        }
+        return self.shell.page("spend.html", shown)
+
+    async def spend_csv(self, request: Request, within: Within) -> Response:
+        """The rows of the page as `fareway spend report --format csv` prints them."""
+        calendar, now_us = self.calendar, self.clock.wall_us()
+        shown = self._frame(request, now_us, calendar)
+        try:
+            wanted = self._wanted(request, now_us, calendar)
+            query = explorer.query_of(
+                wanted,
+                zone=calendar.zone,
+                fiscal_month=calendar.fiscal_month,
+                teams=within.sums,
+            )
+            await self.ledger.catch_up()
+            report = await self.ledger.spend_report(query)
+        except BadAddress as error:
+            return self._bad(shown, str(error))
+        except LedgerUnavailable:
+            return self._away(shown)
+        name = f"spend-{wanted.first}-{wanted.last}.csv"
+        return Response(
+            as_csv(report),
+            media_type="text/csv; charset=utf-8",
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
+
+    async def statement(self, request: Request, within: Within) -> Response:
+        """A team's statement of a month."""
+        calendar, now_us = self.calendar, self.clock.wall_us()
+        shown = self._frame(request, now_us, calendar)
+        named = request.query_params.get("month")
+        team = request.query_params.get("team", "")
+        month = periods.month_named(named, now_us=now_us, time_zone=calendar.zone)
+        if month is None:
+            return self._bad(shown, f"month: {(named or '')[:64]!r} is no month such as 2026-11")
+        # A team that may not be seen is as one that spent nothing.
+        try:
+            is_complete = await self.ledger.catch_up()
+            report = await self.ledger.spend_report(
+                SpendQuery(
+                    group_by=(GroupBy.PROJECT, GroupBy.MODEL),
+                    from_us=month.window.start_us,
+                    to_us=month.window.end_us,
+                    filters={GroupBy.TEAM: team[: explorer.VALUE_CHARS_MAX]},
+                    teams=within.sums,
+                    zone=calendar.zone,
+                )
+            )
+        except LedgerUnavailable:
+            return self._away(shown)
+        before = periods.month_before(month, time_zone=calendar.zone)
+        following = periods.month_after(month, time_zone=calendar.zone)
+        today = periods.local_day(now_us, time_zone=calendar.zone)
+        is_open = today <= month.last
+        csv = {"by": GroupBy.MODEL.value, "per": "month", "period": month.name, "team": team}
+        shown |= {
+            "team": team,
+            "organisation": calendar.organisation,
+            "month": month,
+            "is_open": is_open,
+            "is_complete": is_complete,
+            "address_before": urlencode({"team": team, "month": before.name}),
+            "address_after": "" if is_open else urlencode({"team": team, "month": following.name}),
+            "csv": f"{explorer.PATH}.csv?{urlencode({k: v for k, v in csv.items() if v})}",
+            "page": statement(report),
+        }
+        return self.shell.page("statement.html", shown)
+
+    def _away(self, shown: Mapping[str, object]) -> Response:
+        return self.shell.page("away.html", shown, status=503)
+
+    def _wanted(self, request: Request, now_us: int, calendar: Calendar) -> explorer.Wanted:
+        return explorer.read_address(
+            request.query_params,
+            now_us=now_us,
+            zone=calendar.zone,
+            fiscal_month=calendar.fiscal_month,
+            cost_tags=calendar.cost_tags,
+        )
+
+    def _frame(self, request: Request, now_us: int, calendar: Calendar) -> dict[str, object]:
+        return {
+            **self.shell.frame(request),
+            "now": clock_time(now_us),
+            "now_iso": from_microseconds(now_us).isoformat(timespec="seconds"),
+            "zone": calendar.zone,
+            "here": request.url.path,
+        }
+
+    def _bad(self, shown: Mapping[str, object], message: str) -> Response:
+        return self.shell.page("bad_address.html", {**shown, "message": message}, status=422)
+
+    async def _by_day_and_team(
+        self, month: Month, calendar: Calendar, teams: tuple[str, ...] | None
+    ) -> SpendReport:
+        return await self.ledger.spend_report(
+            SpendQuery(
+                group_by=(GroupBy.DAY, GroupBy.TEAM),
+                from_us=month.window.start_us,
+                to_us=month.window.end_us,
+                teams=teams,
+                zone=calendar.zone,
+            )
+        )
+
+    async def _history(
+        self, now_us: int, calendar: Calendar, teams: tuple[str, ...] | None
+    ) -> list[int]:
+        """Cost of each day before today, from the first one with any on."""
+        today = periods.local_day(now_us, time_zone=calendar.zone)
+        first = today - timedelta(days=HISTORY_DAYS)
+        report = await self.ledger.spend_report(
+            SpendQuery(
+                group_by=(GroupBy.DAY,),
+                from_us=explorer.midnight_us(first, calendar.zone),
+                to_us=explorer.midnight_us(today, calendar.zone),
+                teams=teams,
+                zone=calendar.zone,
+            )
+        )
+        costs = daily_totals(report)
+        days = [(first + timedelta(days=place)).isoformat() for place in range(HISTORY_DAYS)]
+        begun = next((place for place, day in enumerate(days) if costs.get(day)), len(days))
+        return [costs.get(day, 0) for day in days[begun:]]

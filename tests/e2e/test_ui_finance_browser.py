@@ -1,0 +1,136 @@
+"""Finance's pages in a real browser: months of seeded spend, charts that are drawn, ways to follow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.test_ui_browser import ADMIN_KEY, cells, log_in
+from tests.gateway.ledger_samples import FakeClock, intent, open_spool, settlement
+from tests.support.gateway_process import GatewayProcess
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("chromium") is None, reason="Debian's chromium is not installed"
+    ),
+]
+DAY_US = 86_400_000_000
+TEAMS = ("payments", "search", "support", "research", "ops", "mobile", "growth", "legal", "data")
+CONFIG = {
+    "providers": {"groq": {"kind": "openai_compatible", "base_url": "http://127.0.0.1:9"}},
+    "models": {"chat-small": {"deployments": ["groq/llama"]}},
+    "teams": {name: {} for name in TEAMS},
+    "finance": {"organisation": "Acme Platform", "time_zone": "Asia/Kathmandu"},
+}
+
+
+def seed(directory: Path) -> None:
+    """Leave the journal of a worker that is gone: eleven weeks of nine teams."""
+    rng = random.Random(20261130)
+    clock = FakeClock(wall=time.time_ns() // 1000)
+    spool = open_spool(directory, clock=clock.clock)
+    number = 0
+    for day in range(77, -1, -1):
+        is_weekend = (clock.wall // DAY_US - day) % 7 in (2, 3)
+        for place, team in enumerate(TEAMS):
+            number += 1
+            at_us = clock.wall - day * DAY_US
+            project = "p" if place % 2 else ""
+            spool.append(
+                intent(number, at_us=at_us, team=team, project=project, model="chat-small")
+            )
+            tokens = rng.randint(8, 12) * 10**8 // (place + 1) // (5 if is_weekend else 1)
+            spool.append(settlement(number, tokens=tokens, settled_at_us=at_us + 500))
+    asyncio.run(spool.close())
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    folder = tmp_path_factory.mktemp("gateway")
+    # On a thread: the browser's own loop runs on this one.
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        threads.submit(seed, folder / "spool" / "worker-before").result()
+    config = {**CONFIG, "storage": {"spool_dir": "spool"}}
+    with GatewayProcess(folder, config, {}) as running:
+        yield running
+
+
+def report(gateway: GatewayProcess, *arguments: str) -> dict:
+    return json.loads(gateway.run("spend", "report", "--json", *arguments))
+
+
+def drawn(page: Page, chart: str) -> bool:
+    """Whether a chart's canvas has anything on it."""
+    return page.locator(f"#{chart} canvas").first.evaluate(
+        """canvas => {
+            const all = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+            return all.some((value, place) => place % 4 === 3 && value > 0);
+        }"""
+    )
+
+
+def test_a_month_is_drawn_and_its_total_is_the_commands(
+    page: Page, gateway: GatewayProcess
+) -> None:
+    log_in(page, gateway, ADMIN_KEY)
+    page.get_by_role("link", name="Month", exact=True).click()
+    page.wait_for_url("**/ui/month")
+    assert drawn(page, "by-day")
+    assert drawn(page, "so-far")
+    total = page.locator("#teams tfoot td.cost span").get_attribute("title")
+    named = page.locator("h1").inner_text()
+    name = f"{datetime.strptime(f'{named} +0000', '%B %Y %z'):%Y-%m}"
+    told = report(gateway, "--by", "team", "--month", name, "--zone", "Asia/Kathmandu")
+    assert total == told["total"]["cost_usd"]
+    assert [row[0] for row in cells(page, "teams")] == [row["team"] for row in told["rows"]]
+
+
+def test_the_way_down_from_a_team_to_its_keys(page: Page, gateway: GatewayProcess) -> None:
+    log_in(page, gateway, ADMIN_KEY)
+    page.goto(f"{gateway.url}/ui/spend?period=last-30-days")
+    assert drawn(page, "over-time")
+    page.locator("#rows").get_by_role("link", name="search", exact=True).click()
+    for name in ("p", "chat-small"):
+        page.locator("#rows").get_by_role("link", name=name, exact=True).click()
+    page.locator("#rows tbody a").first.click()
+    assert "by=key" in page.url
+    assert page.get_by_role("link", name="Remove the filter Team: search").count() == 1
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download as CSV").click()
+    assert download.value.suggested_filename.endswith(".csv")
+
+
+def test_the_theme_is_chosen_and_the_page_is_narrow_without_scrolling_sideways(
+    page: Page,
+    gateway: GatewayProcess,
+) -> None:
+    log_in(page, gateway, ADMIN_KEY)
+    page.set_viewport_size({"width": 390, "height": 844})
+    for path in ("/ui/month", "/ui/spend", "/ui/statement?team=payments", "/ui"):
+        page.goto(f"{gateway.url}{path}")
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, path
+    page.goto(f"{gateway.url}/ui/month")
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    other = (
+        "dark" if page.evaluate("matchMedia('(prefers-color-scheme: light)').matches") else "light"
+    )
+    page.get_by_label("Theme").select_option(other)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == other
+    assert drawn(page, "by-day")
