@@ -14,7 +14,8 @@ from gateway.ledger.errors import BadQuery
 from gateway.ledger.loader import Loader
 from gateway.ledger.price_label import is_nominal, price_label
 from gateway.ledger.recent import RECENT_MAX, recent_requests
-from gateway.ledger.report_formats import ReportFormat, neutralised, render
+from gateway.ledger.report_csv import neutralised
+from gateway.ledger.report_formats import ReportFormat, render
 from gateway.ledger.reports import spend_report
 from gateway.ledger.roll_ups import DAY_US, QUARTER_US
 from gateway.ledger.views import GroupBy, SpendQuery
