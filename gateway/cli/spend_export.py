@@ -83,7 +83,7 @@ def export(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Export what is in the ledger in FOCUS; amounts are exact to the picodollar.
+    """Export the ledger in FOCUS, exact to the picodollar.
 
     A running gateway is asked to load first what it has written.
     """

@@ -245,7 +245,7 @@ class Supervisor:
                 tasks.start_soon(self._ledger.run)
             if not self._stopping.is_set():
                 self.on_ready(self.url)
-                tasks.start_soon(self._offer_set_up)
+                tasks.start_soon(self._unless_stopping, self._offer_set_up)
                 await self._unless_stopping(self._reloader.run)
             await self._drain()
         await self._stop_ledger()
@@ -256,6 +256,7 @@ class Supervisor:
         if login.oidc is not None or login.passwords == "never":
             return
         code, digest = new_code(secrets.token_bytes)
+        base = login.public_url or self.url  # a stop closes the sockets that know it
         await self._ledger.ready.wait()
         try:
             is_offered = await self._call_ledger("offer_set_up", digest, result_type=bool)
@@ -263,7 +264,6 @@ class Supervisor:
             logger.warning("no link for the first administrator: %s", error)
             return
         if is_offered:
-            base = login.public_url or self.url
             self.on_set_up(f"{base}/ui/set-password?code={code}")
 
     async def _unless_stopping(self, run: Callable[[], Awaitable[None]]) -> None:

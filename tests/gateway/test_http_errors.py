@@ -35,7 +35,9 @@ def test_who_may_come_back_is_told_when_and_who_may_not_is_told_so(kind):
     if status in (429, 503):
         assert b"x-should-retry" not in headers
         assert int(headers[b"retry-after"]) >= 1
-    assert (b"x-fareway-limited-by" in headers) is (status == 429)
+    # A prompt that a limit never has room for is limited too, but coming back is no use.
+    is_limited = status == 429 or kind is errors.PromptOverLimit
+    assert (b"x-fareway-limited-by" in headers) is is_limited
 
 
 WAITS = {
