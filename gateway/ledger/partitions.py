@@ -127,9 +127,9 @@ def maintain(
         oldest_kept = _month_before(oldest_kept)
     asked = may_drop or is_closed_for_good
     dropped: list[str] = []
-    for month in sorted(existing(connection)):
+    for month in sorted(month for month in existing(connection) if month < oldest_kept):
         # In their order: what is kept is everything from one month on.
-        if month >= oldest_kept or not asked(connection, month):
+        if not asked(connection, month):
             break
         connection.exec_driver_sql(f"DROP TABLE {_TABLE}_{month.replace('-', '_')}")
         dropped.append(month)

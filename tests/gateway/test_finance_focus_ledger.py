@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import anyio
 import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -25,7 +24,6 @@ from gateway.finance.focus.order import (
     Profile,
     month_of,
 )
-from gateway.ledger import migrate
 from gateway.ledger.database import writing_engine
 from gateway.ledger.records import AttemptStatus
 from pricing.usage import Meter, Quality
@@ -319,9 +317,8 @@ def test_a_month_without_events_is_a_file_without_rows(tmp_path, form) -> None:
     assert [(file.dataset, file.rows) for file in manifest.files] == [("Cost and Usage", 0)]
 
 
-@pytest.mark.slow
 @pytest.mark.anyio
-async def test_postgresql_says_the_same_as_sqlite(postgres_url) -> None:
+async def test_postgresql_says_the_same_as_sqlite(postgres_ledger_url) -> None:
     found = [
         Event(number=n, at_us=FROM_US + n * HOUR_US, team=n % 3, cost_tags=n % 3)
         for n in range(1, 10)
@@ -336,8 +333,7 @@ async def test_postgresql_says_the_same_as_sqlite(postgres_url) -> None:
         Event(number=25, entry=1, is_late=True),
     ]
     found += [Event(number=n, units=(("requests", 10**8),)) for n in range(30, 60)]
-    await anyio.to_thread.run_sync(migrate.upgrade, postgres_url)
-    engine = writing_engine(postgres_url)
+    engine = writing_engine(postgres_ledger_url)
     async with engine.begin() as connection:
         await connection.run_sync(fill, found)
         until = month_of("2026-12")[1]

@@ -119,6 +119,45 @@ async def test_months_are_made_ahead_and_dropped_in_order_once_they_are_closed(
         assert (await totals(engine))[0] == 5, "the sums stay"
 
 
+async def test_months_are_made_ahead_and_none_is_dropped_without_a_bound(
+    postgres_ledger_url, tmp_path
+):
+    time, url, root = FakeClock(), postgres_ledger_url, tmp_path / "spool"
+    await booked(url, root, time, month_bounds_us("2026-07")[0])
+    close(url, "2026-07")
+    service = LedgerService(url, root, clock=time.clock)
+    try:
+        assert await service.maintain() == ()
+    finally:
+        await service.stop(drain=False)
+    names = {row[0] for row in fetch(url, "SELECT relname FROM pg_class")}
+    assert {"spend_event_2026_07", "spend_event_2027_02"} <= names
+
+
+def test_a_month_is_made_once_whatever_order_its_events_come_in(postgres_ledger_url, monkeypatch):
+    database, months = blocking_writer(postgres_ledger_url), partitions.Partitions()
+    made, make = [], partitions.make
+
+    def counted(connection, missing) -> None:
+        made.append(sorted(missing))
+        make(connection, missing)
+
+    def ensure(*instants_us) -> None:
+        with database.engine.begin() as connection:
+            months.ensure(connection, instants_us)
+
+    monkeypatch.setattr(partitions, "make", counted)
+    try:
+        for instants_us in ([LATE_US], [NEXT_US], [LATE_US], [NEXT_US, LATE_US]):
+            database.run(ensure, *instants_us)
+        assert made == [["2025-02"], ["2027-08"]]
+        months.forget()
+        database.run(ensure, LATE_US)
+        assert made[2:] == [["2025-02"]], "what a rollback took back is made again"
+    finally:
+        database.dispose()
+
+
 async def test_a_month_whose_late_entries_are_not_closed_yet_stays(postgres_ledger_url, tmp_path):
     time, url, root = FakeClock(), postgres_ledger_url, tmp_path / "spool"
     close(url, "2026-07")

@@ -9,18 +9,28 @@ import sqlalchemy as sa
 
 from gateway.clock import to_microseconds
 from gateway.finance.spend_question import Reporting, SpendWords, spend_query
-from gateway.ledger import report_time, schema
+from gateway.ledger import report_sources, report_time, schema
 from gateway.ledger.errors import BadQuery
+from gateway.ledger.loader import Loader
 from gateway.ledger.report_formats import ReportFormat, render
 from gateway.ledger.reports import spend_report
+from gateway.ledger.roll_ups import DAY_US
 from gateway.ledger.tag_sums import list_cost_tags
-from gateway.ledger.views import SpendQuery
+from gateway.ledger.views import SpendQuery, SpendReport, SpendRow, SpendSums
 from gateway.settings.finance import FinanceSettings
-from tests.gateway.ledger_samples import NOON_US, PRICE_PICO, make_database, open_engine
-from tests.gateway.test_ledger_reports import ask, spent
+from tests.gateway.ledger_samples import (
+    NOON_US,
+    PRICE_PICO,
+    FakeClock,
+    make_database,
+    open_engine,
+    open_spool,
+)
+from tests.gateway.test_ledger_reports import ask, attempt, load, spent
 
 pytestmark = pytest.mark.anyio
 
+HOUR_US = 3_600_000_000
 RATES = "day,base,quote,rate,source\n2026-11-28,EUR,USD,1.25,ECB\n2026-11-29,USD,EUR,0.9,ECB\n"
 
 
@@ -105,6 +115,101 @@ REFUSED = {
 async def test_questions_without_meaning_are_refused(tmp_path, query, message):
     with pytest.raises(BadQuery, match=message):
         await ask(make_database(tmp_path), spend_report, SpendQuery(**query))
+
+
+async def test_a_day_that_cost_nothing_needs_no_rate(tmp_path):
+    url = await load(tmp_path, [*attempt(1, 100), *attempt(2, 0, at_us=NOON_US + DAY_US)])
+    query = question(tmp_path, RATES.replace("2026-11-29,USD,EUR,0.9,ECB\n", ""), currency="EUR")
+    found = await ask(url, spend_report, query)
+    assert found.total.attempts == 2
+    assert found.total_converted[0] == 100 * PRICE_PICO * 4 // 5
+
+
+@pytest.mark.parametrize(
+    ("wanted", "attempts"), [("gdpr,private", 2), ("private", 4), ("", 8), ("gdpr", 0)]
+)
+async def test_a_set_of_privacy_tags_is_filtered_by_as_a_whole(tmp_path, wanted, attempts):
+    sets = [("gdpr", "private")] * 2 + [("private",)] * 4 + [()] * 8
+    records = [one for n, tags in enumerate(sets) for one in attempt(n, tags=tags)]
+    url = await load(tmp_path, records)
+    query = SpendQuery(group_by=("privacy_tags",), filters={"privacy_tags": wanted})
+    found = await ask(url, spend_report, query)
+    assert found.total.attempts == attempts
+    assert [row.group for row in found.rows] == ([(wanted,)] if attempts else [])
+
+
+async def test_a_report_with_too_many_rows_is_refused(tmp_path, monkeypatch):
+    url = await spent(tmp_path)
+    monkeypatch.setattr(report_sources, "ROWS_MAX", 2)
+    assert len((await ask(url, spend_report, SpendQuery(group_by=("team",)))).rows) == 2
+    with pytest.raises(BadQuery, match="more than 2 rows"):
+        await ask(url, spend_report, SpendQuery(group_by=("key",)))
+
+
+async def test_hours_and_currencies_are_the_same_on_postgresql(tmp_path, postgres_ledger_url):
+    records = [*attempt(1, 100), *attempt(2, 200, at_us=NOON_US + 11 * HOUR_US + 1)]
+    query = question(tmp_path, currency="EUR", by=["hour", "team"], zone="Asia/Kathmandu")
+    ours = await ask(await load(tmp_path, records), spend_report, query)
+    writer = open_spool(tmp_path / "other" / "w")
+    for record in records:
+        writer.append(record)
+    async with open_engine(postgres_ledger_url) as engine:
+        await Loader(engine, tmp_path / "other", clock=FakeClock().clock).flush()
+    await writer.close()
+    found = await ask(postgres_ledger_url, spend_report, query)
+    assert found == ours
+    assert [row.group[0] for row in found.rows] == [
+        "2026-11-28T17:00+05:45",
+        "2026-11-29T04:00+05:45",
+    ]
+    assert found.total_converted[0] == 300 * PRICE_PICO * 4 // 5
+
+
+NOTES = {
+    "provider_cost_attempts": "providers told: 0.0000025 USD, for 3 of 7 attempts",
+    "cache_saved_pico_usd": "cache savings: 0.000004 USD, no credit",
+    "failed_cost_pico_usd": "failed: 0.000004 USD of the cost",
+    "estimated_cost_pico_usd": "estimated: 0.000004 USD of the cost",
+    "nominal_cost_pico_usd": "nominal: 0.000004 USD at a nominal machine rate",
+    "exposure_pico_usd": "unknown billing: up to 0.000004 USD more may be billed",
+    "unpriced_attempts": "unpriced: 3 attempts are not in the cost",
+    "exposure_unknown_attempts": "unknown billing without a bound: 3 attempts may cost more",
+}
+PLAIN = dict.fromkeys(SpendSums.__struct_fields__, 0) | {
+    "attempts": 7,
+    "cost_pico_usd": 9_000_000,
+    "provider_cost_pico_usd": 2_500_000,
+}
+
+
+def table_of(is_partition: bool = True, **sums: int) -> str:
+    both = SpendSums(**(PLAIN | sums))
+    row = SpendRow(group=("payments",), sums=both)
+    report = SpendReport(columns=("team",), rows=(row,), total=both, is_partition=is_partition)
+    return render(report, ReportFormat.TABLE)
+
+
+@pytest.mark.parametrize(("name", "note"), NOTES.items(), ids=NOTES.keys())
+def test_a_table_notes_what_its_cost_does_not_tell_and_only_that(name, note):
+    table = table_of(**{name: 3 if name.endswith("_attempts") else 4_000_000})
+    assert note in table
+    assert [other for other in NOTES.values() if other != note and other in table] == []
+
+
+def test_a_table_without_anything_untold_has_no_notes():
+    assert [note for note in NOTES.values() if note.partition(":")[0] in table_of()] == []
+
+
+def test_rows_that_do_not_add_up_are_told():
+    assert "add up to more than the total" in table_of(is_partition=False)
+    assert "add up" not in table_of()
+
+
+def test_list_prices_have_a_column_where_there_are_any():
+    listed = table_of(list_price_attempts=1, list_cost_pico_usd=12_000_000)
+    assert "list USD" in listed
+    assert listed.count("0.000012") == 2, "in the row and in the total"
+    assert "list USD" not in table_of(list_cost_pico_usd=12_000_000)
 
 
 async def test_long_ranges_are_not_read_event_by_event(tmp_path):

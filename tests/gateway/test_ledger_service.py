@@ -9,7 +9,9 @@ import anyio
 import pytest
 
 from gateway.clock import system_clock
-from gateway.ledger import migrate
+from gateway.ledger import migrate, partitions
+from gateway.ledger import service as ledger_service
+from gateway.ledger.cost_tags import load_listed
 from gateway.ledger.database import sqlite_path
 from gateway.ledger.errors import DatabaseUnavailable
 from gateway.ledger.reading import read_ledger
@@ -19,6 +21,7 @@ from gateway.ledger.service import LedgerService
 from gateway.ledger.views import SpendQuery
 from tests.gateway.ledger_samples import PRICE_PICO, intent, open_spool, settlement
 from tests.gateway.test_ledger_keys import record
+from tests.support.postgres import execute, fetch
 
 pytestmark = pytest.mark.anyio
 
@@ -129,6 +132,46 @@ async def test_a_database_that_does_not_answer_is_told(url, tmp_path):
         with pytest.raises(DatabaseUnavailable, match="no such table"):
             await service.list_keys()
         holder.close()
+
+
+async def test_months_of_events_are_tried_again_after_an_outage(
+    postgres_ledger_url, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(ledger_service, "MAINTAIN_RETRY_S", 0.05)
+    url = postgres_ledger_url
+    made = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname ~ '^spend_event_[0-9]'"
+    execute(url, *(f"DROP TABLE {name}" for (name,) in fetch(url, made)))
+    execute(url, "ALTER TABLE spend_event_default RENAME TO away")
+    async with running(url, tmp_path):
+        with anyio.fail_after(10):
+            while "months of events: trying again" not in caplog.text:
+                await anyio.sleep(0.01)
+        assert fetch(url, made) == []
+        execute(url, "ALTER TABLE away RENAME TO spend_event_default")
+        with anyio.fail_after(10):
+            while len(fetch(url, made)) < partitions.MONTHS_AHEAD + 1:
+                await anyio.sleep(0.02)
+
+
+async def test_cost_tags_that_cannot_be_listed_wait_for_the_next_start(url, tmp_path, caplog):
+    service = LedgerService(
+        url, tmp_path / "spool", clock=system_clock(), busy_s=0.01, cost_tags=("env",)
+    )
+    await service.start()
+    holder = sqlite3.connect(sqlite_path(url), isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(service.run)
+        with anyio.fail_after(10):
+            while "finance.cost_tags waits for the next start" not in caplog.text:
+                await anyio.sleep(0.01)
+        holder.execute("ROLLBACK")
+        await service.stop(drain=False)
+    holder.close()
+    assert read_ledger(url, load_listed) == ()
+    async with running(url, tmp_path, cost_tags=("env",)):
+        pass
+    assert read_ledger(url, load_listed) == ("env",)
 
 
 def test_reading_needs_a_ledger_of_this_schema(url, tmp_path):

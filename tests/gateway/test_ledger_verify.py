@@ -105,6 +105,25 @@ SPOILED = {
         f"""UPDATE spend_event SET lines = '[["love",100,50000,1,5000000]]' WHERE {EVENT_1}""",
         "the love line charges other units",
     ),
+    "a list cost without public rates": (
+        f"UPDATE spend_event SET list_cost_pico_usd = 5000000 WHERE {EVENT_1}",
+        "its lines and its list cost do not belong together",
+    ),
+    "a changed list cost": (
+        f"""UPDATE spend_event SET list_cost_pico_usd = 6000001,
+        lines = '[["input",100,50000,1,5000000,60000,1,6000000]]' WHERE {EVENT_1}""",
+        "the list cost is not the sum of its lines",
+    ),
+    "a changed public rate": (
+        f"""UPDATE spend_event SET list_cost_pico_usd = 6000000,
+        lines = '[["input",100,50000,1,5000000,60001,1,6000000]]' WHERE {EVENT_1}""",
+        "the input line is not its units at its public rate",
+    ),
+    "a public rate per nothing": (
+        f"""UPDATE spend_event SET list_cost_pico_usd = 6000000,
+        lines = '[["input",100,50000,1,5000000,60000,0,6000000]]' WHERE {EVENT_1}""",
+        "the input line has a public rate that cannot be",
+    ),
     "a removed event": (f"DELETE FROM spend_event WHERE {EVENT_1}", "attempt_count is 3"),
     "a changed roll-up": (
         "UPDATE rollup_day SET output_units = output_units + 1",
