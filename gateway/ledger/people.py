@@ -50,6 +50,8 @@ def list_people(connection: sa.Connection) -> tuple[Person, ...]:
 
 def find_person(connection: sa.Connection, person: str) -> StoredPerson | None:
     """Somebody by id or login name; None when there is nobody."""
+    if login_fault(person):  # neither; PostgreSQL takes no NUL even in a question
+        return None
     table = principal
     return next(
         iter(_read(connection, sa.or_(table.c.id == person, table.c.login == person))), None
@@ -171,6 +173,20 @@ def note_login(connection: sa.Connection, person_id: str, *, now_us: int) -> Non
 def set_password(connection: sa.Connection, person_id: str, password_hash: str) -> None:
     """Keep the hash of a new password."""
     _set(connection, person_id, password_hash=password_hash)
+
+
+def replace_password(
+    connection: sa.Connection, person_id: str, *, before: str, password_hash: str
+) -> bool:
+    """Keep another hash unless the one that was checked has been replaced since; whether it was."""
+    table = principal
+    changed = connection.execute(
+        sa.update(table)
+        .where(table.c.id == person_id, table.c.password_hash == before)
+        .values(password_hash=password_hash)
+        .returning(table.c.id)
+    )
+    return changed.one_or_none() is not None
 
 
 def has_people(connection: sa.Connection) -> bool:

@@ -87,6 +87,7 @@ class PeopleDesk:
     _throttle: LoginThrottle = field(init=False)
     _failures: FailureLog = field(init=False)
     _computing: anyio.CapacityLimiter | None = None
+    _pending: int = 0
     _hasher: Hasher | None = None
 
     def __post_init__(self) -> None:
@@ -340,14 +341,20 @@ class PeopleDesk:
             subject = f"person:{person.person_id}"
             await self._note_failure("password", "wrong_password", caller, subject=subject)
             return LoginAnswer(refusal="wrong")
-        self._throttle.succeed(account, caller.address, "")
+        before = kept_before or ""  # never empty where the old password was right
 
-        def set_password(connection: sa.Connection) -> None:
-            people.set_password(connection, person.person_id, kept)
+        def set_password(connection: sa.Connection) -> bool:
+            if not people.replace_password(
+                connection, person.person_id, before=before, password_hash=kept
+            ):
+                return False
             web_sessions.end_others(connection, change.session, person.person_id)
             audit_password(connection, person.person_id, caller, now_us=now_us)
+            return True
 
-        await self.write(set_password)
+        if not await self.write(set_password):  # reset while the old one was being checked
+            return LoginAnswer(refusal="wrong")
+        self._throttle.succeed(account, caller.address, "")
         return LoginAnswer()
 
     async def read_audit(self, query: AuditQuery) -> tuple[AuditLine, ...]:
@@ -371,14 +378,23 @@ class PeopleDesk:
         renewed = await self._compute(lambda: hasher.hash(password))
         if renewed is not None:
             person_id = stored.person.person_id
-            await self.write(lambda connection: people.set_password(connection, person_id, renewed))
+            await self.write(
+                lambda connection: people.replace_password(
+                    connection, person_id, before=kept, password_hash=renewed
+                )
+            )
 
     async def _open(self, stored: StoredPerson, login: PasswordLogin) -> bool:
-        """Open a session, unless the person changed while the password was being checked."""
+        """Open a session, unless password or person became void while it was being checked."""
         now_us, person = self.clock.wall_us(), stored.person
 
         def open_session(connection: sa.Connection) -> bool:
-            if people.find_person(connection, person.person_id) != stored:
+            current = people.find_person(connection, person.person_id)
+            if (
+                current is None
+                or current.password_hash != stored.password_hash
+                or current.person.disabled_at_us is not None
+            ):
                 return False
             _open(
                 connection,
@@ -414,9 +430,14 @@ class PeopleDesk:
         """Run what takes a core for long on a thread; None when too many wait."""
         if self._computing is None:
             self._computing = anyio.CapacityLimiter(COMPUTING_MAX)
-        if self._computing.statistics().tasks_waiting >= WAITING_MAX:
+        # Counted here: a task that is about to wait is not yet among the limiter's.
+        if self._pending >= COMPUTING_MAX + WAITING_MAX:
             return None
-        return await anyio.to_thread.run_sync(run, limiter=self._computing)
+        self._pending += 1
+        try:
+            return await anyio.to_thread.run_sync(run, limiter=self._computing)
+        finally:
+            self._pending -= 1
 
     def _hashing(self) -> Hasher:
         if self._hasher is None:  # on the first use: it computes a hash itself

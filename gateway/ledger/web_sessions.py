@@ -137,7 +137,11 @@ def take_code(connection: sa.Connection, digest: bytes, *, now_us: int) -> str:
     if found is None or not code_state(connection, digest, now_us=now_us).is_valid:
         raise BadPerson(_VOID)
     table = login_code
-    connection.execute(sa.delete(table).where(table.c.digest == digest))
+    taken = connection.execute(
+        sa.delete(table).where(table.c.digest == digest).returning(table.c.digest)
+    )
+    if taken.one_or_none() is None:  # another machine was faster
+        raise BadPerson(_VOID)
     return found[1]
 
 
