@@ -138,6 +138,28 @@ async def test_a_set_of_privacy_tags_is_filtered_by_as_a_whole(tmp_path, wanted,
     assert [row.group for row in found.rows] == ([(wanted,)] if attempts else [])
 
 
+@pytest.mark.parametrize(("wanted", "attempts"), [("gdpr", 2), ("private", 6), ("", 8), ("x", 0)])
+async def test_a_privacy_tag_is_filtered_by_in_whatever_set_it_is(tmp_path, wanted, attempts):
+    sets = [("gdpr", "private")] * 2 + [("private",)] * 4 + [()] * 8
+    records = [one for n, tags in enumerate(sets) for one in attempt(n, tags=tags)]
+    url = await load(tmp_path, records)
+    query = SpendQuery(group_by=("privacy_tag",), filters={"privacy_tag": wanted})
+    found = await ask(url, spend_report, query)
+    assert found.total.attempts == attempts
+    assert not found.is_partition
+    assert [row.sums.attempts for row in found.rows if row.group == (wanted,)] == (
+        [attempts] if attempts else []
+    )
+
+
+async def test_a_status_is_filtered_by_its_name(tmp_path):
+    url = await load(tmp_path, [*attempt(1, 10), *attempt(2, 20, status="interrupted")])
+    for status, tokens in (("ok", 10), ("interrupted", 20)):
+        query = SpendQuery(group_by=("status",), filters={"status": status})
+        (row,) = (await ask(url, spend_report, query)).rows
+        assert (row.group, row.sums.input_tokens) == ((status,), tokens)
+
+
 async def test_a_report_with_too_many_rows_is_refused(tmp_path, monkeypatch):
     url = await spent(tmp_path)
     monkeypatch.setattr(report_sources, "ROWS_MAX", 2)
