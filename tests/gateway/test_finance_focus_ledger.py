@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.finance.focus.charges import SCALE
@@ -105,7 +105,21 @@ def numbered(found: list[Event]) -> list[Event]:
     return list(made.values())
 
 
+ODD = [
+    Event(number=21, units=(("input", 5), ("gpu_us", 10**9)), price="odd", deployment=1),
+    Event(number=22, is_priced=False, exposure=5),
+    Event(number=23, is_priced=False, exposure=7),
+    Event(number=23, entry=1, quality=Quality.ESTIMATED, has_list=True),
+    Event(number=24, is_late=True),
+    Event(number=25, **LOST, exposure=7),
+    Event(number=25, entry=1, is_late=True),
+    Event(number=26, is_priced=False, exposure=9, is_late=True),
+]
+"""One of each kind that is no plain charge, late ones among them."""
+
+
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=25)
+@example(ODD, Profile.RECONCILED, FocusVersion.V1_4, Grain.HOUR, False)
 @given(
     st.lists(events, max_size=20).map(numbered),
     st.sampled_from(Profile),
@@ -323,15 +337,7 @@ async def test_postgresql_says_the_same_as_sqlite(postgres_ledger_url) -> None:
         Event(number=n, at_us=FROM_US + n * HOUR_US, team=n % 3, cost_tags=n % 3)
         for n in range(1, 10)
     ]
-    found += [
-        Event(number=21, units=(("input", 5), ("gpu_us", 10**9)), price="odd", deployment=1),
-        Event(number=22, is_priced=False, exposure=5),
-        Event(number=23, is_priced=False, exposure=7),
-        Event(number=23, entry=1, quality=Quality.ESTIMATED, has_list=True),
-        Event(number=24, is_late=True),
-        Event(number=25, **LOST, exposure=7),
-        Event(number=25, entry=1, is_late=True),
-    ]
+    found += ODD
     found += [Event(number=n, units=(("requests", 10**8),)) for n in range(30, 60)]
     engine = writing_engine(postgres_ledger_url)
     async with engine.begin() as connection:
@@ -345,4 +351,4 @@ async def test_postgresql_says_the_same_as_sqlite(postgres_ledger_url) -> None:
         assert told(connection, ours) == theirs
     assert ours.ledger_digest == export.ledger_digest
     assert len(theirs) > 10
-    assert column_sum(theirs, "x_ExposureUpperBound") == 5
+    assert column_sum(theirs, "x_ExposureUpperBound") == 5 + 9
