@@ -80,6 +80,26 @@ def test_a_day_begins_after_the_skip_where_the_clock_skips_midnight():
     assert start_us == to_microseconds(datetime(2026, 9, 6, 4, tzinfo=UTC))
 
 
+@pytest.mark.parametrize(
+    ("name", "year", "changes"),
+    [
+        ("UTC", 2026, []),
+        ("Asia/Kathmandu", 2026, []),
+        ("America/New_York", 2026, ["2026-03-08T07:00", "2026-11-01T06:00"]),
+        ("Australia/Lord_Howe", 2026, ["2026-04-04T15:00", "2026-10-03T15:30"]),
+    ],
+)
+def test_a_year_is_cut_where_a_zones_clocks_change(name, year, changes) -> None:
+    zone = report_time.zone_of(name)
+    bounds = [to_microseconds(datetime(one, 1, 1, tzinfo=UTC)) for one in (year, year + 1)]
+    found = report_time.stretches(zone, *bounds)
+    wanted = [to_microseconds(datetime.fromisoformat(one).replace(tzinfo=UTC)) for one in changes]
+    assert [one.start_us for one in found] == [bounds[0], *wanted]
+    for one in found:
+        local = datetime.fromtimestamp(one.start_us // 1_000_000, tz=zone)
+        assert local.utcoffset().total_seconds() * 1_000_000 == one.offset_us
+
+
 def test_a_zone_that_does_not_exist_is_told():
     with pytest.raises(BadQuery, match="is no time zone"):
         report_time.zone_of("Mars/Olympus")
