@@ -100,6 +100,28 @@ def test_a_year_is_cut_where_a_zones_clocks_change(name, year, changes) -> None:
         assert local.utcoffset().total_seconds() * 1_000_000 == one.offset_us
 
 
+async def test_the_hour_that_comes_twice_is_two_rows(tmp_path):
+    """New York, 1 November 2026: 01:30 before and after clocks go back, and a plain hour."""
+    times = ("2026-11-01T05:30", "2026-11-01T06:30", "2026-11-01T12:00")
+    records = [
+        record
+        for n, text in enumerate(times, start=1)
+        for record in attempt(n, n, at_us=to_microseconds(datetime.fromisoformat(f"{text}Z")))
+    ]
+    url = await load(tmp_path, records)
+    bounds = {
+        name: to_microseconds(datetime.fromisoformat(f"2026-11-0{day}T00:00Z"))
+        for name, day in (("from_us", 1), ("to_us", 2))
+    }
+    query = SpendQuery(group_by=("hour",), zone="America/New_York", **bounds)
+    found = await ask(url, spend_report, query)
+    assert [(row.group[0], row.sums.input_tokens) for row in found.rows] == [
+        ("2026-11-01T01:00-04:00", 1),
+        ("2026-11-01T01:00-05:00", 2),
+        ("2026-11-01T07:00-05:00", 3),
+    ]
+
+
 def test_a_zone_that_does_not_exist_is_told():
     with pytest.raises(BadQuery, match="is no time zone"):
         report_time.zone_of("Mars/Olympus")
