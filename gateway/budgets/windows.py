@@ -58,12 +58,12 @@ def window_of(
         return Window(start_us=EVER_START_US, end_us=EVER_END_US)
     day = from_microseconds(at_us).astimezone(ZoneInfo(time_zone)).date()
     first = first_day(day, window, fiscal_month=fiscal_month)
-    start_us = _start_us(first, time_zone)
+    start_us = day_start_us(first, time_zone)
     following = next_first_day(first, window)
-    end_us = _start_us(following, time_zone)
+    end_us = day_start_us(following, time_zone)
     while end_us <= at_us:  # the day after had begun, and then clocks went back over midnight
         following, start_us = next_first_day(following, window), end_us
-        end_us = _start_us(following, time_zone)
+        end_us = day_start_us(following, time_zone)
     return Window(start_us=start_us, end_us=end_us)
 
 
@@ -102,8 +102,12 @@ def next_first_day(first: date, window: BudgetWindow) -> date:
 
 
 @lru_cache(maxsize=_STARTS_CACHED_MAX)
-def _start_us(day: date, time_zone: str) -> int:
-    """The first instant at which a zone's calendar shows a day, or a later one."""
+def day_start_us(day: date, time_zone: str) -> int:
+    """The first instant at which a zone's calendar shows a day, or a later one.
+
+    Where clocks skip midnight that is the moment of the change; where midnight comes twice on a
+    day, the first one.
+    """
     zone = ZoneInfo(time_zone)
     midnight = datetime.combine(day, time(0), tzinfo=zone)
     at = midnight.astimezone(UTC)

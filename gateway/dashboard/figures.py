@@ -124,7 +124,7 @@ def spend_table(report: SpendReport, now_us: int) -> SpendTable:
     named = [(row.group[0], row.sums) for row in report.rows[:TEAMS_MAX]]
     if len(report.rows) > TEAMS_MAX:
         rest = [row.sums for row in report.rows[TEAMS_MAX:]]
-        named.append((f"{len(rest):,} more teams", _summed(rest)))
+        named.append((f"{len(rest):,} more teams", summed(rest)))
     sums = [*named, ("", report.total)]
     costs = _aligned([one.cost_pico_usd for _, one in sums])
     lines = [_spend_line(name, one, cost) for (name, one), cost in zip(sums, costs, strict=True)]
@@ -204,7 +204,8 @@ def _aligned(amounts_pico_usd: Sequence[int]) -> list[Amount]:
     ]
 
 
-def _summed(parts: Sequence[SpendSums]) -> SpendSums:
+def summed(parts: Sequence[SpendSums]) -> SpendSums:
+    """Sums of several rows."""
     names = SpendSums.__struct_fields__
     return SpendSums(**{name: sum(getattr(part, name) for part in parts) for name in names})
 

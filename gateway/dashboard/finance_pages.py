@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 from fastapi import Request, Response
 
 from gateway.access.asking import Within
+from gateway.budgets.windows import day_start_us
 from gateway.clock import Clock, from_microseconds
 from gateway.dashboard.figures import clock_time
 from gateway.dashboard.finance import explorer, periods
@@ -26,6 +28,7 @@ from gateway.dashboard.finance.statement import statement
 from gateway.dashboard.shell import Shell
 from gateway.errors import LedgerUnavailable
 from gateway.ledger.report_csv import as_csv
+from gateway.ledger.report_time import local_day
 from gateway.ledger.views import COST_TAG, GroupBy, SpendQuery, SpendReport
 
 MONTH_PATH = "/ui/month"
@@ -93,7 +96,7 @@ class FinancePages:
         if month is None:
             return self._bad(shown, f"month: {(named or '')[:64]!r} is no month such as 2026-11")
         before = periods.month_before(month, time_zone=calendar.zone)
-        today = periods.local_day(now_us, time_zone=calendar.zone)
+        today = local_day(now_us, ZoneInfo(calendar.zone))
         try:
             is_complete = await self.ledger.catch_up()
             figures = MonthFigures(
@@ -122,15 +125,7 @@ class FinancePages:
         calendar, now_us = self.calendar, self.clock.wall_us()
         shown = self._frame(request, now_us, calendar)
         try:
-            wanted = self._wanted(request, now_us, calendar)
-            query = explorer.query_of(
-                wanted,
-                zone=calendar.zone,
-                fiscal_month=calendar.fiscal_month,
-                teams=within.sums,
-            )
-            is_complete = await self.ledger.catch_up()
-            report = await self.ledger.spend_report(query)
+            wanted, report, is_complete = await self._ask(request, within, now_us)
         except BadAddress as error:
             return self._bad(shown, str(error))
         except LedgerUnavailable:
@@ -163,15 +158,7 @@ class FinancePages:
         calendar, now_us = self.calendar, self.clock.wall_us()
         shown = self._frame(request, now_us, calendar)
         try:
-            wanted = self._wanted(request, now_us, calendar)
-            query = explorer.query_of(
-                wanted,
-                zone=calendar.zone,
-                fiscal_month=calendar.fiscal_month,
-                teams=within.sums,
-            )
-            await self.ledger.catch_up()
-            report = await self.ledger.spend_report(query)
+            wanted, report, _ = await self._ask(request, within, now_us)
         except BadAddress as error:
             return self._bad(shown, str(error))
         except LedgerUnavailable:
@@ -209,7 +196,7 @@ class FinancePages:
             return self._away(shown)
         before = periods.month_before(month, time_zone=calendar.zone)
         following = periods.month_after(month, time_zone=calendar.zone)
-        today = periods.local_day(now_us, time_zone=calendar.zone)
+        today = local_day(now_us, ZoneInfo(calendar.zone))
         is_open = today <= month.last
         csv = {"by": GroupBy.MODEL.value, "per": "month", "period": month.name, "team": team}
         shown |= {
@@ -228,14 +215,28 @@ class FinancePages:
     def _away(self, shown: Mapping[str, object]) -> Response:
         return self.shell.page("away.html", shown, status=503)
 
-    def _wanted(self, request: Request, now_us: int, calendar: Calendar) -> explorer.Wanted:
-        return explorer.read_address(
+    async def _ask(
+        self, request: Request, within: Within, now_us: int
+    ) -> tuple[explorer.Wanted, SpendReport, bool]:
+        """What an address asks for, the report that answers it, and whether everything is in it.
+
+        Raises:
+            BadAddress: It asks for something that has no meaning.
+            LedgerUnavailable: Nobody answers.
+        """
+        calendar = self.calendar
+        wanted = explorer.read_address(
             request.query_params,
             now_us=now_us,
             zone=calendar.zone,
             fiscal_month=calendar.fiscal_month,
             cost_tags=calendar.cost_tags,
         )
+        query = explorer.query_of(
+            wanted, zone=calendar.zone, fiscal_month=calendar.fiscal_month, teams=within.sums
+        )
+        is_complete = await self.ledger.catch_up()
+        return wanted, await self.ledger.spend_report(query), is_complete
 
     def _frame(self, request: Request, now_us: int, calendar: Calendar) -> dict[str, object]:
         return {
@@ -266,13 +267,13 @@ class FinancePages:
         self, now_us: int, calendar: Calendar, teams: tuple[str, ...] | None
     ) -> list[int]:
         """Cost of each day before today, from the first one with any on."""
-        today = periods.local_day(now_us, time_zone=calendar.zone)
+        today = local_day(now_us, ZoneInfo(calendar.zone))
         first = today - timedelta(days=HISTORY_DAYS)
         report = await self.ledger.spend_report(
             SpendQuery(
                 group_by=(GroupBy.DAY,),
-                from_us=explorer.midnight_us(first, calendar.zone),
-                to_us=explorer.midnight_us(today, calendar.zone),
+                from_us=day_start_us(first, calendar.zone),
+                to_us=day_start_us(today, calendar.zone),
                 teams=teams,
                 zone=calendar.zone,
             )

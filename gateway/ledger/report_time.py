@@ -13,7 +13,8 @@ from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from gateway.clock import from_microseconds, to_microseconds
+from gateway.budgets.windows import day_start_us
+from gateway.clock import from_microseconds
 from gateway.ledger.errors import BadQuery
 from gateway.ledger.grains import DAY_US, QUARTER_US
 from gateway.ledger.views import GroupBy
@@ -39,12 +40,8 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def midnight_us(day: date, zone: ZoneInfo) -> int:
-    """The first instant of a local day, microseconds since the epoch.
-
-    Where the clock skips midnight that is the moment after the skip; where midnight comes twice on
-    a day, the first one.
-    """
-    return to_microseconds(datetime(day.year, day.month, day.day, tzinfo=zone))
+    """The first instant of a local day, microseconds since the epoch; as budgets have it."""
+    return day_start_us(day, zone.key)
 
 
 def local_day(at_us: int, zone: ZoneInfo) -> date:

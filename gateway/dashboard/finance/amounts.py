@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from gateway.dashboard.figures import NOTHING
 from pricing.money import PICO_PER_USD, format_usd
 from pricing.shares import round_together
 
 _CENT_PICO_USD = PICO_PER_USD // 100
-NOTHING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 
 

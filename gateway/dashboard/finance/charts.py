@@ -6,11 +6,14 @@ is told of it is text that was made from the exact amount.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gateway.dashboard.finance.amounts import shown
 from pricing.money import PICO_PER_USD
+
+K = TypeVar("K", bound=Hashable)
 
 Figure = dict[str, object]
 """What is in the page as JSON."""
@@ -29,6 +32,20 @@ class Series:
     name: str
     amounts_pico_usd: Sequence[int | None]
     is_dashed: bool = False
+
+
+def parts(costs: Mapping[K, int], drawn: Sequence[K], *, count: int) -> list[int]:
+    """The amounts of one label per series; what is not drawn alone is the last one together.
+
+    Args:
+        costs: By group.
+        drawn: Groups with a series of their own.
+        count: Series; one more than `drawn` where others are left.
+    """
+    amounts = [costs.get(group, 0) for group in drawn]
+    if count > len(drawn):
+        amounts.append(sum(costs.values()) - sum(amounts))
+    return amounts
 
 
 def bars(labels: Sequence[str], series: Sequence[Series], *, is_stacked: bool = True) -> Figure:

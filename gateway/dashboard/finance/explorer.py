@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 from gateway.budgets.messages import BudgetWindow
-from gateway.budgets.windows import window_of
+from gateway.budgets.windows import day_start_us, window_of
+from gateway.dashboard.figures import summed
 from gateway.dashboard.finance import charts
 from gateway.dashboard.finance.amounts import Shown, share_text, shown, shown_together
 from gateway.dashboard.finance.charts import Figure, Series
-from gateway.dashboard.finance.month import Tile, summed
-from gateway.dashboard.finance.periods import Month, local_day, month_before, month_named, month_of
+from gateway.dashboard.finance.month import Tile
+from gateway.dashboard.finance.periods import Month, month_before, month_named, month_of
+from gateway.ledger.report_time import local_day
 from gateway.ledger.views import COST_TAG, GroupBy, SpendQuery, SpendReport, SpendSums
 
 PATH = "/ui/spend"
@@ -205,8 +208,8 @@ def query_of(
     wanted: Wanted, *, zone: str, fiscal_month: int, teams: tuple[str, ...] | None
 ) -> SpendQuery:
     """The report that answers an address: rows by time and dimension."""
-    start = midnight_us(wanted.first, zone)
-    end = midnight_us(wanted.last + timedelta(days=1), zone)
+    start = day_start_us(wanted.first, zone)
+    end = day_start_us(wanted.last + timedelta(days=1), zone)
     return SpendQuery(
         group_by=(wanted.step, wanted.by),
         from_us=start,
@@ -235,7 +238,7 @@ def explorer_page(wanted: Wanted, report: SpendReport) -> ExplorerPage:
     if len(order) > len(drawn):
         names.append(OTHERS)
     steps = sorted(costs)
-    parts = [_parts(costs[step], drawn, len(names)) for step in steps]
+    parts = [charts.parts(costs[step], drawn, count=len(names)) for step in steps]
     listed = order[:ROWS_LISTED_MAX]
     shown_costs = shown_together([whole[group].cost_pico_usd for group in listed])
     total = report.total
@@ -266,7 +269,7 @@ def explorer_page(wanted: Wanted, report: SpendReport) -> ExplorerPage:
 def _days(
     given: Mapping[str, str], *, now_us: int, zone: str, fiscal_month: int
 ) -> tuple[date, date, str]:
-    today = local_day(now_us, time_zone=zone)
+    today = local_day(now_us, ZoneInfo(zone))
     if given.get("from") or given.get("to"):
         first, last = _day(given, "from"), _day(given, "to")
         if last < first:
@@ -286,7 +289,7 @@ def _days(
             window = window_of(
                 now_us, BudgetWindow.FISCAL, time_zone=zone, fiscal_month=fiscal_month
             )
-            return local_day(window.start_us, time_zone=zone), today, preset
+            return local_day(window.start_us, ZoneInfo(zone)), today, preset
         case _:
             month = month_named(preset, now_us=now_us, time_zone=zone)
     if month is None:
@@ -305,25 +308,6 @@ def _day(given: Mapping[str, str], name: str) -> date:
     if not date(1970, 1, 2) <= day <= date(9998, 12, 30):
         raise BadAddress(f"{name}: {text[:64]!r} is out of range")
     return day
-
-
-def midnight_us(day: date, zone: str) -> int:
-    """The first instant of a local day."""
-    month = month_of(day, time_zone=zone)
-    at_us = month.window.start_us
-    # From one day's window to the next: no zone's day is longer than 25 hours and a bit.
-    while local_day(at_us, time_zone=zone) < day:
-        at_us = window_of(at_us, BudgetWindow.DAY, time_zone=zone).end_us
-    return at_us
-
-
-def _parts(
-    costs: Mapping[tuple[str, ...], int], drawn: Sequence[tuple[str, ...]], count: int
-) -> list[int]:
-    parts = [costs.get(group, 0) for group in drawn]
-    if count > len(drawn):
-        parts.append(sum(costs.values()) - sum(parts))
-    return parts
 
 
 def _label(wanted: Wanted, group: tuple[str, ...]) -> str:

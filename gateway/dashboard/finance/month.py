@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import date
 from urllib.parse import urlencode
 
+from gateway.dashboard.figures import NOTHING, summed
 from gateway.dashboard.finance import charts
 from gateway.dashboard.finance.amounts import (
-    NOTHING,
     Shown,
     change_text,
     share_text,
@@ -153,7 +153,7 @@ def month_page(figures: MonthFigures) -> MonthPage:
     names = [team or NO_TEAM for team in drawn]
     if len(order) > len(drawn):
         names.append(OTHERS)
-    parts = [_parts(daily.get(day, {}), drawn, len(names)) for day in days]
+    parts = [charts.parts(daily.get(day, {}), drawn, count=len(names)) for day in days]
     coming = _coming(figures)
     return MonthPage(
         tiles=_tiles(figures, coming),
@@ -182,12 +182,6 @@ def daily_totals(report: SpendReport) -> dict[str, int]:
     return found
 
 
-def summed(parts: Sequence[SpendSums]) -> SpendSums:
-    """Sums of several rows."""
-    names = SpendSums.__struct_fields__
-    return SpendSums(**{name: sum(getattr(part, name) for part in parts) for name in names})
-
-
 def _by_day_and_team(report: SpendReport) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for row in report.rows:
@@ -201,14 +195,6 @@ def _by_team(report: SpendReport) -> dict[str, SpendSums]:
     for row in report.rows:
         rows.setdefault(row.group[1], []).append(row.sums)
     return {team: summed(sums) for team, sums in rows.items()}
-
-
-def _parts(costs: Mapping[str, int], drawn: Sequence[str], count: int) -> list[int]:
-    """A day's amounts per drawn series; what is not drawn alone is the last one."""
-    parts = [costs.get(team, 0) for team in drawn]
-    if count > len(drawn):
-        parts.append(sum(costs.values()) - sum(parts))
-    return parts
 
 
 def _coming(figures: MonthFigures) -> Forecast | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.budgets.messages import BudgetWindow
-from gateway.budgets.windows import Window, first_day, next_first_day, window_of
-from gateway.clock import from_microseconds, to_microseconds
+from gateway.budgets.windows import Window, day_start_us, first_day, next_first_day
+from gateway.ledger.report_time import local_day
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])", re.ASCII)
 
@@ -49,17 +49,16 @@ def month_of(day: date, *, time_zone: str) -> Month:
     """The month of a day."""
     first = first_day(day, BudgetWindow.MONTH)
     following = next_first_day(first, BudgetWindow.MONTH)
-    noon = datetime(first.year, first.month, first.day, 12, tzinfo=UTC)
-    # Noon in UTC is the same day in every zone but those beyond 12 hours; the second day is safe.
-    inside_us = to_microseconds(noon + timedelta(days=1))
-    window = window_of(inside_us, BudgetWindow.MONTH, time_zone=time_zone)
+    window = Window(
+        start_us=day_start_us(first, time_zone), end_us=day_start_us(following, time_zone)
+    )
     return Month(first=first, last=following - timedelta(days=1), window=window)
 
 
 def month_named(text: str | None, *, now_us: int, time_zone: str) -> Month | None:
     """The month that an address names, or this one; None where it names none."""
     if text is None:
-        return month_of(local_day(now_us, time_zone=time_zone), time_zone=time_zone)
+        return month_of(local_day(now_us, ZoneInfo(time_zone)), time_zone=time_zone)
     if not _MONTH.fullmatch(text) or text < "1970-02" or text > "9998-12":
         return None
     return month_of(date.fromisoformat(f"{text}-01"), time_zone=time_zone)
@@ -73,8 +72,3 @@ def month_before(month: Month, *, time_zone: str) -> Month:
 def month_after(month: Month, *, time_zone: str) -> Month:
     """The month after."""
     return month_of(month.last + timedelta(days=1), time_zone=time_zone)
-
-
-def local_day(at_us: int, *, time_zone: str) -> date:
-    """The day of an instant in a zone."""
-    return from_microseconds(at_us).astimezone(ZoneInfo(time_zone)).date()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.dashboard.figures import summed
 from gateway.dashboard.finance.amounts import Shown, shown, shown_together
-from gateway.dashboard.finance.month import summed
 from gateway.ledger.views import SpendReport, SpendSums
 
 
