@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from gateway.budgets.messages import DEFAULT_ALERTS_AT
 from gateway.settings.finance import TimeZone
-from gateway.settings.scalars import Many, Name, Section, Usd
+from gateway.settings.scalars import Many, Name, OneOrList, Section, Usd, one_or_list
 
 PERCENT_MAX = 1_000
 _THRESHOLDS_MAX = 10
@@ -49,28 +47,11 @@ class BudgetSettings(Section):
     """What it is called; unset: by whom it counts and its window."""
 
 
-def _to_budgets(value: object) -> object:
-    if isinstance(value, dict):
-        return (cast("object", value),)
-    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
-
-
-class _OneOrList:
-    """Lets editors accept one budget where a list is meant."""
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        schema = handler(core_schema)
-        return {"anyOf": [schema["items"], schema]}
-
-
 Budgets = Annotated[
     tuple[BudgetSettings, ...],
     Field(max_length=16),
-    BeforeValidator(_to_budgets),
-    _OneOrList(),
+    BeforeValidator(one_or_list),
+    OneOrList(),
 ]
 """Budgets of one scope; the file may give one without a list."""
 

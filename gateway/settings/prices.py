@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Self, cast
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gateway.settings.scalars import Instant, Section, Usd
+from gateway.settings.scalars import Instant, OneOrList, Section, Usd, one_or_list
 
 TOKEN_RATES = (
     "input_usd_per_mtok",
@@ -133,27 +131,10 @@ def _check_validity(prices: tuple[PriceSettings, ...]) -> tuple[PriceSettings, .
     return tuple(sorted(prices, key=lambda price: price.valid_from or _ALWAYS))
 
 
-def _to_tuple(value: object) -> object:
-    if isinstance(value, dict):
-        return (cast("object", value),)
-    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
-
-
-class _OneOrList:
-    """Lets editors accept one price where a list is meant."""
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        schema = handler(core_schema)
-        return {"anyOf": [schema["items"], schema]}
-
-
 Prices = Annotated[
     tuple[PriceSettings, ...],
     AfterValidator(_check_validity),
-    BeforeValidator(_to_tuple),
-    _OneOrList(),
+    BeforeValidator(one_or_list),
+    OneOrList(),
 ]
 """Prices in the order of the moments from which they hold; the file may give one without a list."""

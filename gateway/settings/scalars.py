@@ -20,8 +20,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     WithJsonSchema,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 Item = TypeVar("Item")
 
@@ -48,6 +51,23 @@ def _to_tuple(value: object) -> object:
 
 Many = Annotated[tuple[Item, ...], BeforeValidator(_to_tuple)]
 """A list in the file, a tuple in the program."""
+
+
+def one_or_list(value: object) -> object:
+    """A tuple of what the file gives, be it a list or one entry without a list around it."""
+    return (cast("object", value),) if isinstance(value, dict) else _to_tuple(value)
+
+
+class OneOrList:
+    """Lets editors accept one entry where a list is meant; goes with `one_or_list`."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """See pydantic."""
+        schema = handler(core_schema)
+        return {"anyOf": [schema["items"], schema]}
 
 
 def _to_usd(value: object) -> Decimal:
