@@ -20,7 +20,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Protocol
 
 import anyio
 import msgspec
@@ -35,7 +34,7 @@ from gateway.budgets.messages import (
 )
 from gateway.budgets.refills import IDLE_S, Errand, Refills
 from gateway.budgets.refusals import exceeded, unavailable, unbounded
-from gateway.budgets.rules import applies
+from gateway.budgets.rules import Spender, counts
 from gateway.budgets.slabs import Bucket, Budget, Slab, hold
 from gateway.budgets.standing import Standing
 from gateway.channel import ChannelError
@@ -48,30 +47,6 @@ WAIT_S = 5.0
 """Longest time that a request waits for room; nearly always it is some milliseconds."""
 KNOWN_MAX = 8192
 """Combinations of team, project, key and cost tags whose budgets are remembered."""
-
-
-class Spender(Protocol):
-    """Whom an attempt is booked on."""
-
-    @property
-    def team(self) -> str:
-        """Team name, empty for the administrator."""
-        ...
-
-    @property
-    def project(self) -> str:
-        """Project name, empty for none."""
-        ...
-
-    @property
-    def key_id(self) -> str:
-        """Public id of the key."""
-        ...
-
-    @property
-    def cost_tags(self) -> tuple[tuple[str, str], ...]:
-        """Names and values, sorted."""
-        ...
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -241,7 +216,7 @@ class Holds:
         at_us = self._clock.wall_us()
         found = False
         for rule in self._narrowing:
-            if _counts(rule, spender) and self.standing.is_used_up(rule, at_us):
+            if counts(rule, spender) and self.standing.is_used_up(rule, at_us):
                 found = True
         return found
 
@@ -291,7 +266,7 @@ class Holds:
         key = (spender.team, spender.project, spender.key_id, spender.cost_tags)
         found = self._known.get(key)
         if found is None:
-            found = tuple([one for one in self._budgets.values() if _counts(one.rule, spender)])
+            found = tuple([one for one in self._budgets.values() if counts(one.rule, spender)])
             if len(self._known) >= KNOWN_MAX:  # clients can make up cost tags without end
                 self._known.clear()
             self._known[key] = found
@@ -383,13 +358,3 @@ class Holds:
         self._waiters.remove(waiter)
         if not waiter.granted.done():
             waiter.granted.set_exception(error)
-
-
-def _counts(rule: BudgetRule, spender: Spender) -> bool:
-    return applies(
-        rule,
-        team=spender.team,
-        project=spender.project,
-        key_id=spender.key_id,
-        cost_tags=spender.cost_tags,
-    )

@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from gateway.budgets.messages import BudgetRule, BudgetScope
 from gateway.budgets.windows import Window, window_of
 
 _WIDTHS = {scope: width for width, scope in enumerate(BudgetScope)}
+
+
+class Spender(Protocol):
+    """Whom an attempt is booked on, as far as budgets tell it."""
+
+    @property
+    def team(self) -> str:
+        """Team name, empty for the administrator."""
+        ...
+
+    @property
+    def project(self) -> str:
+        """Project name, empty for none."""
+        ...
+
+    @property
+    def key_id(self) -> str:
+        """Public id of the key."""
+        ...
+
+    @property
+    def cost_tags(self) -> tuple[tuple[str, str], ...]:
+        """Names and values, sorted."""
+        ...
 
 
 def applies(
@@ -36,6 +61,17 @@ def applies(
     if rule.scope is BudgetScope.KEY:
         return rule.key_id == key_id
     return rule.cost_tag in cost_tags and rule.team in ("", team)
+
+
+def counts(rule: BudgetRule, spender: Spender) -> bool:
+    """Whether what is booked on somebody counts against a budget."""
+    return applies(
+        rule,
+        team=spender.team,
+        project=spender.project,
+        key_id=spender.key_id,
+        cost_tags=spender.cost_tags,
+    )
 
 
 def by_width(rules: Iterable[BudgetRule]) -> tuple[BudgetRule, ...]:

@@ -26,6 +26,7 @@ from gateway.finance.runs import READ, latest_run
 from gateway.finance.sides import load_exposed
 from gateway.ledger import schema
 from gateway.ledger.audit import append_audit
+from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.finance_tables import (
     adjustment_proposal,
     import_batch,
@@ -457,7 +458,7 @@ def _row(connection: sa.Connection, month: str) -> Mapping[str, object] | None:
 
 def _lock_events(connection: sa.Connection) -> None:
     """Let nobody add entries or adjustments until the transaction ends; see `periods.note_late`."""
-    if connection.dialect.name == "postgresql":
+    if is_postgresql(connection):
         connection.exec_driver_sql(
             "LOCK TABLE spend_event, spend_adjustment, period_close IN SHARE ROW EXCLUSIVE MODE"
         )

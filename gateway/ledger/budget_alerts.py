@@ -17,10 +17,12 @@ import sqlalchemy as sa
 
 from gateway.budgets.messages import BudgetState
 from gateway.budgets.reports import alert_document
-from gateway.ledger import budget_schema, schema
-from gateway.ledger.budget_buckets import StoredBudget, insert
+from gateway.ledger import budget_schema
+from gateway.ledger.budget_buckets import StoredBudget
 from gateway.ledger.budget_deltas import Bucket
 from gateway.ledger.budget_state import load_state
+from gateway.ledger.dialects import insert_into
+from gateway.ledger.facts import load_fact, set_fact
 
 _log = logging.getLogger(__name__)
 
@@ -55,11 +57,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 def set_webhooks(connection: sa.Connection, names: Sequence[str]) -> None:
     """Say which webhooks hear of crossings from now on; those that are gone hear nothing more."""
-    value = msgspec.json.encode(list(names)).decode()
-    statement = insert(connection, schema.meta).values(name=_WEBHOOKS, value=value)
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["name"], set_={"value": value})
-    )
+    set_fact(connection, _WEBHOOKS, msgspec.json.encode(list(names)).decode())
     table = budget_schema.alert_delivery
     connection.execute(
         sa.update(table)
@@ -119,7 +117,7 @@ def _cross(
     document = alert_document(budget.rule, state, percent=percent, at_us=now_us)
     table = budget_schema.budget_alert
     added = (
-        insert(connection, table)
+        insert_into(connection.dialect.name, table)
         .values(
             budget_id=state.budget_id,
             window_start_us=state.window_start_us,
@@ -151,9 +149,7 @@ def _cross(
 
 
 def _load_webhooks(connection: sa.Connection) -> list[str]:
-    table = schema.meta
-    found = connection.execute(sa.select(table.c.value).where(table.c.name == _WEBHOOKS))
-    value = cast("str | None", found.scalar_one_or_none())
+    value = load_fact(connection, _WEBHOOKS)
     return [] if value is None else msgspec.json.decode(value, type=list[str])
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.budgets.messages import BudgetRule, BudgetScope
 from gateway.budgets.windows import Window
 from gateway.ledger import budget_schema, schema
 from gateway.ledger.budget_deltas import Bucket
+from gateway.ledger.dialects import insert_into, is_postgresql
 from gateway.ledger.roll_ups import QUARTER_US
 
 SQLITE_PICO_USD_MAX = 9 * 10**18
@@ -45,18 +45,12 @@ class StoredBudget:
     created_at_us: int
 
 
-def insert(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """An INSERT of the connection's own dialect, which knows ON CONFLICT."""
-    is_postgresql = connection.dialect.name == "postgresql"
-    return postgresql.insert(table) if is_postgresql else sqlite.insert(table)
-
-
 def lock_rules(connection: sa.Connection, *, is_exclusive: bool) -> None:
     """Keep budgets from changing until the transaction ends, or others from booking meanwhile.
 
     SQLite's transactions have the whole database to themselves.
     """
-    if connection.dialect.name == "postgresql":
+    if is_postgresql(connection):
         name = "pg_advisory_xact_lock" + ("" if is_exclusive else "_shared")
         connection.execute(sa.text(f"SELECT {name}({_RULES_LOCK})"))
 
@@ -88,7 +82,9 @@ def ensure(
             "reserved_pico_usd": 0,
             "exposed_pico_usd": bounded(connection, exposed),
         }
-        connection.execute(insert(connection, table).values(row).on_conflict_do_nothing())
+        connection.execute(
+            insert_into(connection.dialect.name, table).values(row).on_conflict_do_nothing()
+        )
 
 
 def _existing(connection: sa.Connection, buckets: Iterable[Bucket]) -> set[Bucket]:
@@ -143,7 +139,7 @@ def _is(bucket: Bucket) -> sa.ColumnElement[bool]:
 
 def bounded(connection: sa.Connection, amount_pico_usd: int) -> int:
     """An amount that the database can hold: a sum over all limits of SQLite stays over them."""
-    if connection.dialect.name == "postgresql":
+    if is_postgresql(connection):
         return amount_pico_usd
     return max(min(amount_pico_usd, SQLITE_PICO_USD_MAX), -SQLITE_PICO_USD_MAX)
 
@@ -152,7 +148,7 @@ def _plus(
     connection: sa.Connection, column: sa.Column[int], amount_pico_usd: int
 ) -> sa.ColumnElement[int]:
     total = column + bounded(connection, amount_pico_usd)
-    if connection.dialect.name == "postgresql":
+    if is_postgresql(connection):
         return total
     # SQLite makes a sum that is too large for an integer a float; the lesser of the two is none.
     return cast("sa.ColumnElement[int]", sa.func.min(total, SQLITE_PICO_USD_MAX))

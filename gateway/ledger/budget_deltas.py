@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.budgets.messages import BudgetRule
-from gateway.budgets.rules import applies, window_of_rule
+from gateway.budgets.rules import counts, window_of_rule
 from gateway.budgets.windows import Window
 from gateway.ledger.records import Intent
 
@@ -54,7 +54,7 @@ class BudgetMatcher:
         if rules is None:
             if len(self._of_owner) >= self._owners_max:
                 self._of_owner.clear()
-            rules = tuple(rule for rule in self.rules.values() if _counts(rule, owner))
+            rules = tuple(rule for rule in self.rules.values() if counts(rule, owner))
             self._of_owner[owner] = rules
         return [(rule.budget_id, self._window(rule, at_us)) for rule in rules]
 
@@ -63,16 +63,6 @@ class BudgetMatcher:
         if window is None or not window.start_us <= at_us < window.end_us:
             window = self._windows[rule.budget_id] = window_of_rule(rule, at_us)
         return window
-
-
-def _counts(rule: BudgetRule, owner: Owner) -> bool:
-    return applies(
-        rule,
-        team=owner.team,
-        project=owner.project,
-        key_id=owner.key_id,
-        cost_tags=owner.cost_tags,
-    )
 
 
 @dataclass(slots=True)

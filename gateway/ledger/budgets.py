@@ -26,10 +26,12 @@ from gateway.budgets.messages import (
     OnExceed,
 )
 from gateway.budgets.rules import by_width, window_of_rule
-from gateway.ledger import budget_alerts, budget_buckets, budget_schema, schema
+from gateway.ledger import budget_alerts, budget_buckets, budget_schema
 from gateway.ledger.audit import append_audit
-from gateway.ledger.budget_buckets import SQLITE_PICO_USD_MAX, StoredBudget, insert, lock_rules
+from gateway.ledger.budget_buckets import SQLITE_PICO_USD_MAX, StoredBudget, lock_rules
+from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.errors import BudgetConflict, BudgetTooLarge, UnknownBudget
+from gateway.ledger.facts import load_fact, set_fact
 
 _REVISION = "budgets_revision"
 _CONFIGURATION = "configuration"
@@ -48,9 +50,7 @@ def load_budgets(connection: sa.Connection) -> dict[int, StoredBudget]:
 
 def load_revision(connection: sa.Connection) -> int:
     """Grows with every change of a budget."""
-    table = schema.meta
-    found = connection.execute(sa.select(table.c.value).where(table.c.name == _REVISION))
-    return int(cast("str | None", found.scalar_one_or_none()) or 0)
+    return int(load_fact(connection, _REVISION) or 0)
 
 
 def load_rules(connection: sa.Connection) -> BudgetRules:
@@ -238,8 +238,7 @@ def _note_crossings(connection: sa.Connection, name: str, *, now_us: int) -> Non
 
 
 def _check_limit(connection: sa.Connection, wanted: BudgetDeclaration) -> None:
-    is_sqlite = connection.dialect.name == "sqlite"
-    if is_sqlite and wanted.limit_pico_usd > SQLITE_PICO_USD_MAX:
+    if not is_postgresql(connection) and wanted.limit_pico_usd > SQLITE_PICO_USD_MAX:
         raise BudgetTooLarge(
             f"the budget {wanted.name!r} is over {SQLITE_PICO_USD_MAX // 10**12:,} USD, which is"
             " the most that SQLite can hold; use PostgreSQL in storage.database, or a lower limit"
@@ -316,11 +315,7 @@ def _set_retired(connection: sa.Connection, budget: StoredBudget, *, now_us: int
 
 
 def _raise_revision(connection: sa.Connection) -> None:
-    value = str(load_revision(connection) + 1)
-    statement = insert(connection, schema.meta).values(name=_REVISION, value=value)
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["name"], set_={"value": value})
-    )
+    set_fact(connection, _REVISION, str(load_revision(connection) + 1))
 
 
 def _counts(budget: BudgetDeclaration) -> tuple[object, ...]:

@@ -16,8 +16,8 @@ from sqlalchemy.exc import IntegrityError
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.ledger import schema
 from gateway.ledger.audit import append_audit
-from gateway.ledger.dialects import insert_into
 from gateway.ledger.errors import KeyConflict, UnknownKey
+from gateway.ledger.facts import load_fact, set_fact
 from gateway.ledger.views import StoredKey
 from gateway.limits.amounts import LimitAmounts
 
@@ -97,21 +97,13 @@ def list_keys(connection: sa.Connection) -> tuple[StoredKey, ...]:
 
 def load_all_keys(connection: sa.Connection) -> tuple[int, tuple[KeyRecord, ...]]:
     """The revision and every record, of one moment; `connection` is in a transaction."""
-    table = schema.meta
-    found = connection.execute(sa.select(table.c.value).where(table.c.name == _REVISION))
-    revision = cast("str | None", found.scalar_one_or_none())
+    revision = load_fact(connection, _REVISION)
     return int(revision or 0), tuple(key.record for key in list_keys(connection))
 
 
 def _raise_revision(connection: sa.Connection) -> None:
     revision, _ = load_all_keys(connection)
-    value = str(revision + 1)
-    statement = insert_into(connection.dialect.name, schema.meta).values(
-        name=_REVISION, value=value
-    )
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["name"], set_={"value": value})
-    )
+    set_fact(connection, _REVISION, str(revision + 1))
 
 
 def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple[StoredKey, ...]:

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from gateway.clock import from_microseconds
 from gateway.ledger import periods, schema
 from gateway.ledger.dialects import Lock, insert_into, is_postgresql, take
+from gateway.ledger.facts import load_fact
 from gateway.ledger.finance_tables import late_entry
 
 _log = logging.getLogger(__name__)
@@ -154,9 +155,7 @@ def is_closed_for_good(connection: sa.Connection, month: str) -> bool:
 
 def kept_from_us(connection: sa.Connection) -> int:
     """From which instant on all events are there; 0 when none were dropped."""
-    table = schema.meta
-    found = connection.execute(sa.select(table.c.value).where(table.c.name == _KEPT_FROM))
-    month = cast("str | None", found.scalar_one_or_none())
+    month = load_fact(connection, _KEPT_FROM)
     return 0 if month is None else periods.month_bounds_us(month)[0]
 
 

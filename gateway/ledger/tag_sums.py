@@ -12,6 +12,7 @@ from gateway.ledger import booking, cost_tags, schema
 from gateway.ledger.booking import Row, Values
 from gateway.ledger.cells import add_cells
 from gateway.ledger.dimensions import Dimensions
+from gateway.ledger.facts import set_fact
 from gateway.ledger.roll_ups import ROLL_UPS, RollUps, whole
 
 _PAGE_ROWS = 5_000
@@ -37,13 +38,7 @@ def list_cost_tags(connection: sa.Connection, names: Iterable[str]) -> bool:
     added = set(wanted) - set(before)
     if added:
         _build(connection, added)
-    value = msgspec.json.encode(wanted).decode()
-    table = schema.meta
-    is_there = connection.execute(
-        sa.update(table).where(table.c.name == cost_tags.LISTED).values(value=value)
-    ).rowcount
-    if not is_there:
-        connection.execute(sa.insert(table).values(name=cost_tags.LISTED, value=value))
+    set_fact(connection, cost_tags.LISTED, msgspec.json.encode(wanted).decode())
     return True
 
 

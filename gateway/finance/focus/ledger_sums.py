@@ -21,6 +21,7 @@ from gateway.finance.focus.inputs import PendingSum, UsageSum
 from gateway.finance.focus.order import ExportOrder
 from gateway.ledger import schema
 from gateway.ledger.columns import QUALITIES, QUALITY_CODES, STATUS_CODES
+from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.finance_tables import late_entry
 from gateway.ledger.price_label import is_nominal, plain_version
 from gateway.ledger.records import AttemptStatus
@@ -255,7 +256,7 @@ _LINE_SUMS = frozenset({"units", "cost", "list_cost"})
 
 def _lines(connection: sa.Connection) -> _Lines:
     """Take lines apart in the database's own way."""
-    if connection.dialect.name == "postgresql":
+    if is_postgresql(connection):
         return _postgresql_lines()
     source = sa.func.json_each(_event.c.lines).table_valued(
         sa.column("key", sa.Integer), sa.column("value", sa.Text), name="line"
