@@ -31,13 +31,14 @@ from gateway.budgets.refills import NOT_CARRIED_OUT
 from gateway.channel import ChannelError, Method, RemoteError, method
 from gateway.process.child import Child
 from gateway.process.messages import RecallBudgets
+from gateway.process.telling import tell, tell_all
 
 logger = logging.getLogger(__name__)
 
 REFUSALS = frozenset({"budget_conflict", "budget_too_large"})
 """Codes that say that the configuration's budgets cannot be had beside those of the database."""
 
-TELL_TIMEOUT_S = 30.0
+_UPDATE = "update_budgets"
 LEDGER_READY_S = 1.5
 """How long a worker's question waits for a ledger process that is being started: the requests
 behind it wait two seconds."""
@@ -88,7 +89,7 @@ class BudgetBoard:
         """
         async with self.lock:
             if self.rules is not None and known != self.rules:
-                await _tell(child, self.rules)
+                await tell(child, _UPDATE, self.rules)
             yield
 
     def methods(self) -> dict[str, Method]:
@@ -167,19 +168,8 @@ class BudgetBoard:
             return
         self.rules = rules
         self._told.set()
-
-        async def tell(child: Child) -> None:
-            try:
-                await _tell(child, rules)
-            except ChannelError:
-                # A worker that cannot learn that a budget was lowered must not go on spending.
-                logger.exception("%s did not take the new budgets; ending it", child.name)
-                child.process.kill()
-                await child.process.wait()
-
-        async with anyio.create_task_group() as tasks:
-            for child in self.members():
-                tasks.start_soon(tell, child)
+        # A worker that cannot learn that a budget was lowered must not go on spending.
+        await tell_all(self.members(), _UPDATE, rules, what="budgets")
 
     async def lease(self, request: LeaseRequest) -> LeaseReply:
         """Ask the ledger for slabs, and the other workers where it has no room for a request.
@@ -291,9 +281,3 @@ class BudgetBoard:
         async with anyio.create_task_group() as tasks:
             for child in self.members():
                 tasks.start_soon(recall, child)
-
-
-async def _tell(child: Child, rules: BudgetRules) -> None:
-    await child.channel.call(
-        "update_budgets", rules, result_type=type(None), timeout_s=TELL_TIMEOUT_S
-    )

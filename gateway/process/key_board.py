@@ -11,16 +11,14 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import anyio
-
 from gateway.auth.directory import KeyRecord
-from gateway.channel import ChannelError
 from gateway.process.child import Child
 from gateway.process.messages import KeysUpdate
+from gateway.process.telling import tell, tell_all
 
 logger = logging.getLogger(__name__)
 
-TELL_TIMEOUT_S = 30.0
+_UPDATE = "update_keys"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class KeyBoard:
         """
         async with self.lock:
             if revision != self.revision:
-                await _tell(child, KeysUpdate(keys=self._keys, revision=self.revision))
+                await tell(child, _UPDATE, KeysUpdate(keys=self._keys, revision=self.revision))
             enter()
 
     def has(self, keys: list[KeyRecord]) -> bool:
@@ -70,22 +68,5 @@ class KeyBoard:
         self.revision += 1
         self._known.set()
         update = KeysUpdate(keys=keys, revision=self.revision)
-
-        async def tell(child: Child) -> None:
-            try:
-                await _tell(child, update)
-            except ChannelError:
-                # A worker that cannot learn that a key was revoked must not go on serving.
-                logger.exception("%s did not take the new keys; ending it", child.name)
-                child.process.kill()
-                await child.process.wait()
-
-        async with anyio.create_task_group() as tasks:
-            for child in self.members():
-                tasks.start_soon(tell, child)
-
-
-async def _tell(child: Child, update: KeysUpdate) -> None:
-    await child.channel.call(
-        "update_keys", update, result_type=type(None), timeout_s=TELL_TIMEOUT_S
-    )
+        # A worker that cannot learn that a key was revoked must not go on serving.
+        await tell_all(self.members(), _UPDATE, update, what="keys")
