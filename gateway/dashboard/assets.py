@@ -24,6 +24,7 @@ NAMES = (
     "fareway.js",
     "theme.js",
     "vendor/echarts.common.min.js",
+    "vendor/htmx.min.js",
     "vendor/uplot.min.css",
     "vendor/uplot.min.js",
 )
@@ -39,15 +40,13 @@ class Asset:
         name: Below `static`, with forward slashes.
         digest: Beginning of its SHA-256, in hexadecimal.
         media_type: For the header.
+        content: What is sent; kept, so that no request waits for a disk.
     """
 
     name: str
     digest: str
     media_type: str
-
-    def read(self) -> bytes:
-        """The content."""
-        return files(_PACKAGE).joinpath("static", *self.name.split("/")).read_bytes()
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +79,18 @@ class Assets:
         headers = {"etag": tag, "cache-control": KEEP if digest == asset.digest else "no-cache"}
         if known == tag:
             return Response(status_code=304, headers=headers)
-        return Response(asset.read(), media_type=asset.media_type, headers=headers)
+        return Response(asset.content, media_type=asset.media_type, headers=headers)
 
 
 def load_assets() -> Assets:
-    """Read every asset once, for its digest."""
+    """Read every asset, once for as long as the pages live."""
     found: dict[str, Asset] = {}
     for name in NAMES:
-        media_type = _TYPES[name.rpartition(".")[2]]
-        data = Asset(name=name, digest="", media_type=media_type).read()
-        digest = hashlib.sha256(data).hexdigest()[:_DIGEST_CHARS]
-        found[name] = Asset(name=name, digest=digest, media_type=media_type)
+        data = files(_PACKAGE).joinpath("static", *name.split("/")).read_bytes()
+        found[name] = Asset(
+            name=name,
+            digest=hashlib.sha256(data).hexdigest()[:_DIGEST_CHARS],
+            media_type=_TYPES[name.rpartition(".")[2]],
+            content=data,
+        )
     return Assets(MappingProxyType(found))

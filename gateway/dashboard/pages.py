@@ -182,6 +182,8 @@ def make_dashboard(
     )
     templates.filters["shown"] = _shown
     assets = load_assets()
+    for name in templates.list_templates():
+        templates.get_template(name)  # compiled now: this runs in a thread, and pages do not
     cast("dict[str, object]", templates.globals)["asset"] = assets.url
     shell = Shell(
         sessions=Sessions(key=session_key, directory=directory, random_bytes=random_bytes),

@@ -20,7 +20,7 @@ from tests.gateway.ledger_samples import FakeClock, intent, open_spool, settleme
 from tests.support.gateway_process import GatewayProcess
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [
     pytest.mark.slow,
@@ -104,10 +104,14 @@ def test_the_way_down_from_a_team_to_its_keys(page: Page, gateway: GatewayProces
     page.goto(f"{gateway.url}/ui/spend?period=last-30-days")
     assert drawn(page, "over-time")
     page.locator("#rows").get_by_role("link", name="search", exact=True).click()
-    for name in ("p", "chat-small"):
+    page.wait_for_url("**by=project**")
+    for name, below in (("p", "model"), ("chat-small", "deployment")):
         page.locator("#rows").get_by_role("link", name=name, exact=True).click()
+        page.wait_for_url(f"**by={below}**")
+        page.locator("#rows caption").filter(has_text=f"By {below}").wait_for()
     page.locator("#rows tbody a").first.click()
-    assert "by=key" in page.url
+    page.wait_for_url("**by=key**")
+    page.locator("#rows caption").filter(has_text="By key").wait_for()
     assert page.get_by_role("link", name="Remove the filter Team: search").count() == 1
     with page.expect_download() as download:
         page.get_by_role("link", name="Download as CSV").click()
@@ -134,3 +138,64 @@ def test_the_theme_is_chosen_and_the_page_is_narrow_without_scrolling_sideways(
     page.reload()
     assert page.evaluate("document.documentElement.dataset.theme") == other
     assert drawn(page, "by-day")
+
+
+def test_a_filter_replaces_the_view_and_keeps_the_page_the_focus_and_the_way_back(
+    page: Page, gateway: GatewayProcess
+) -> None:
+    log_in(page, gateway, ADMIN_KEY)
+    page.goto(f"{gateway.url}/ui/spend?period=last-30-days")
+    page.evaluate("window.here = 'still here'")
+    page.get_by_label("Group by").select_option("model")
+    page.get_by_label("Group by").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    page.locator("#show").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**by=model**")
+    page.get_by_role("heading", name="Spend").wait_for()
+    page.locator("#rows caption").filter(has_text="By model").wait_for()
+    assert page.evaluate("document.activeElement.id") == "show"
+    assert "from=" not in page.url, "fields that say nothing are not in the address"
+    assert page.locator("#told").inner_text().startswith("Spend by model, ")
+    assert drawn(page, "over-time")
+    page.locator("#rows").get_by_role("link", name="chat-small", exact=True).click()
+    page.get_by_role("link", name="Remove the filter Model: chat-small").wait_for()
+    page.get_by_role("link", name="Remove the filter Model: chat-small").click()
+    page.get_by_role("link", name="Remove the filter Model: chat-small").wait_for(state="detached")
+    assert page.evaluate("document.activeElement.id") == "view", "not lost with the link"
+    page.go_back()
+    page.get_by_role("link", name="Remove the filter Model: chat-small").wait_for()
+    assert drawn(page, "over-time")
+    assert page.evaluate("window.here") == "still here"
+    page.get_by_role("link", name="Month", exact=True).click()
+    page.wait_for_url("**/ui/month")
+    page.go_back()
+    page.get_by_role("link", name="Remove the filter Model: chat-small").wait_for()
+    assert drawn(page, "over-time")
+
+
+def test_an_answer_that_is_another_page_is_loaded_as_one(
+    page: Page, gateway: GatewayProcess
+) -> None:
+    log_in(page, gateway, ADMIN_KEY)
+    page.goto(f"{gateway.url}/ui/spend")
+    page.context.clear_cookies()
+    page.locator("#show").click()
+    page.wait_for_url("**/ui/login?next=**")
+    assert page.get_by_label("API key").is_visible()
+
+
+def test_without_scripts_the_same_is_done_with_whole_pages(
+    browser: Browser, gateway: GatewayProcess
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    log_in(page, gateway, ADMIN_KEY)
+    page.goto(f"{gateway.url}/ui/spend?period=last-30-days")
+    page.get_by_label("Group by").select_option("model")
+    page.locator("#show").click()
+    page.locator("#rows caption").filter(has_text="By model").wait_for()
+    page.locator("#rows").get_by_role("link", name="chat-small", exact=True).click()
+    page.get_by_role("link", name="Remove the filter Model: chat-small").wait_for()
+    context.close()

@@ -1,7 +1,9 @@
-/* What the pages do beyond HTML: draw the charts that are in them as data, and switch the theme.
+/* What the pages do beyond HTML: draw the charts that are in them as data, switch the theme, and
+   replace a part of a page.
 
-   Every chart stands beside a table with the same figures, and every way on is a link: without this
-   script nothing is missing but the drawing. Amounts are drawn from numbers and told as the texts
+   Every chart stands beside a table with the same figures, and every way on is a link or a form:
+   without this script nothing is missing but the drawing and the whole page is loaded instead of the
+   part that changes. Amounts are drawn from numbers and told as the texts
    that the server wrote. */
 "use strict";
 (function () {
@@ -153,18 +155,87 @@
     drawAll();
   }
 
+  function refuse() {
+    throw new Error("this page runs no text as code");
+  }
+
   function start() {
-    var chooser = document.querySelector("select[data-theme-chooser]");
-    if (chooser) {
-      chooser.value = document.documentElement.dataset.theme || "system";
-      chooser.addEventListener("change", function () { theme(chooser.value); });
+    if (window.htmx) {
+      window.htmx.registerExtension("fareway", {
+        init: function (api) { api.initSecurity(null, refuse, refuse); }
+      });
     }
-    document.querySelectorAll("[data-print]").forEach(function (button) {
-      button.addEventListener("click", function () { window.print(); });
-    });
+    var chooser = document.querySelector("select[data-theme-chooser]");
+    if (chooser) chooser.value = document.documentElement.dataset.theme || "system";
     drawAll();
   }
 
+  // htmx: a view is replaced in place. An answer that is another page (an error, the login) is loaded
+  // as one.
+  function begin() {
+    var view = document.getElementById("view");
+    if (view) view.setAttribute("aria-busy", "true");
+  }
+
+  function end() {
+    var view = document.getElementById("view");
+    if (view) view.removeAttribute("aria-busy");
+  }
+
+  function received(event) {
+    var ctx = event.detail.ctx;
+    if (ctx.response.status < 400 && !ctx.response.raw.redirected && ctx.text.indexOf('id="view"') >= 0) return;
+    event.preventDefault();
+    window.location.assign(ctx.request.action);
+  }
+
+  function lost(event) {
+    // The connection is gone: the browser's own page says so better than we can.
+    if (event.detail.ctx) window.location.assign(event.detail.ctx.request.action);
+  }
+
+  function replaced() {
+    drawAll();
+    var view = document.getElementById("view");
+    if (!view) return;
+    var told = document.getElementById("told");
+    if (told) told.textContent = view.dataset.told || "";
+    if (document.activeElement === document.body || document.activeElement === null) {
+      // What had the focus is gone, a filter for instance; reading goes on at the top of the view.
+      view.setAttribute("tabindex", "-1");
+      view.focus({ preventScroll: true });
+    }
+  }
+
+  function plain(event) {
+    // Fields that say nothing are not in the address.
+    var ctx = event.detail.ctx;
+    if (ctx.request.method !== "GET" || !ctx.request.body) return;
+    Array.from(ctx.request.body.entries()).forEach(function (entry) {
+      if (entry[1] === "") ctx.request.body.delete(entry[0]);
+    });
+  }
+
+  function chosen(event) {
+    // Links and forms of this page replace its view; all others are followed by the browser.
+    var element = event.target;
+    var to = element.matches("a") ? element.href : element.matches("form") ? element.action : "";
+    if (to && new URL(to, window.location.href).pathname !== window.location.pathname) event.preventDefault();
+  }
+
+  document.addEventListener("htmx:before:init", chosen);
+  document.addEventListener("htmx:config:request", plain);
+  document.addEventListener("htmx:before:request", begin);
+  document.addEventListener("htmx:after:request", received);
+  document.addEventListener("htmx:finally:request", end);
+  document.addEventListener("htmx:after:swap", replaced);
+  document.addEventListener("htmx:error", lost);
+  document.addEventListener("change", function (event) {
+    if (event.target.matches("select[data-theme-chooser]")) theme(event.target.value);
+  });
+  document.addEventListener("click", function (event) {
+    if (event.target.closest("[data-print]")) window.print();
+  });
   window.addEventListener("resize", function () { drawn.forEach(function (one) { one.chart.resize(); }); });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   document.addEventListener("DOMContentLoaded", start);
