@@ -16,6 +16,7 @@ from gateway.ledger import booking
 from gateway.ledger.booking import INTENT_COLUMNS, DimensionIds, Values
 from gateway.ledger.budget_deltas import BudgetDeltas, BudgetMatcher, Owner, owner_of
 from gateway.ledger.dimensions import Names, names_of
+from gateway.ledger.meter_sums import MeterSums, SettledMeters
 from gateway.ledger.records import Intent, Record, Settlement, decode
 from gateway.ledger.roll_ups import RollUps, SettledSums
 from gateway.ledger.spool_reader import SpoolDamage, SpoolEntry, SpoolRecords
@@ -91,6 +92,7 @@ class Changes:
     Attributes:
         rows: New entries, as in `booking.EVENT_COLUMNS`.
         roll_ups: What they add to the sums, less what they replace.
+        meters: What their lines add to the sums by meter.
         opened: Open attempts, as in `statements.INTENT_COLUMNS`.
         refused: What goes to quarantine.
         replays: Settlements that were booked before.
@@ -99,6 +101,7 @@ class Changes:
 
     rows: list[Values] = field(default_factory=list)
     roll_ups: RollUps = field(default_factory=RollUps)
+    meters: MeterSums = field(default_factory=MeterSums)
     opened: list[Values] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     replays: int = 0
@@ -133,7 +136,7 @@ def book(batch: Batch, *, grace_s: float, node: str = "") -> Changes:
         node: Stands before the names of the directories.
     """
     changes = Changes(refused=batch.refused, budgets=BudgetDeltas(batch.matcher))
-    sums = SettledSums()
+    sums, meters = SettledSums(), SettledMeters()
     taken: set[bytes] = set()
     for settlement, records, index in batch.settlements:
         event_id = settlement.event_id
@@ -159,6 +162,7 @@ def book(batch: Batch, *, grace_s: float, node: str = "") -> Changes:
             if intent.lease_ids:
                 changes.budgets.release(intent)
             sums.add(intent, named.ids, settlement, exposure)
+            meters.add(intent, named.ids, settlement)
             changes.rows.append(
                 (
                     *booking.intent_values(intent, named.ids),
@@ -169,6 +173,7 @@ def book(batch: Batch, *, grace_s: float, node: str = "") -> Changes:
         else:
             changes.refused.append((records[index], "settled without an intent"))
     sums.fold(changes.roll_ups)
+    meters.fold(changes.meters)
     changes.opened = _still_open(batch, taken, grace_s=grace_s, node=node)
     return changes
 
@@ -207,6 +212,8 @@ def _replace_lost(
     cost_tag_ids = lost_tags[cast("int", lost[COST_TAGS_ID])]
     changes.roll_ups.add(booking.row_of(row), cost_tag_ids)
     changes.roll_ups.add(booking.row_of(lost), cost_tag_ids, sign=-1)
+    # A lost entry has no lines that would have to be taken back.
+    changes.meters.add(booking.row_of(row))
 
 
 def _still_open(batch: Batch, taken: set[bytes], *, grace_s: float, node: str) -> list[Values]:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from gateway.ledger import cost_tags, schema
 from gateway.ledger.booking import DimensionIds
 from gateway.ledger.dialects import insert_into
+from gateway.ledger.meter_sums import MeterRate
 from gateway.ledger.records import Intent
 
 CACHED_MAX = 50_000
@@ -42,7 +43,7 @@ class Dimensions:
 
     def __init__(self, *, cached_max: int = CACHED_MAX) -> None:
         self._cached_max = cached_max
-        self._ids: dict[tuple[str, ...], int] = {}
+        self._ids: dict[tuple[object, ...], int] = {}
         self._known: dict[Names, DimensionIds] = {}
         self._listed: frozenset[str] = frozenset()
 
@@ -97,6 +98,20 @@ class Dimensions:
             for name, value in cost_tags.of_names(tags, self._listed)
         )
 
+    def rate_ids(
+        self, connection: sa.Connection, rates: Iterable[MeterRate]
+    ) -> Mapping[MeterRate, int]:
+        """Ids of meters at rates."""
+        return {rate: self._rate(connection, rate) for rate in rates}
+
+    def _rate(self, connection: sa.Connection, rate: MeterRate) -> int:
+        key = ("meter_rate", *rate)
+        if key not in self._ids:
+            sha256 = hashlib.sha256(msgspec.json.encode(rate)).digest()
+            details = rate._asdict()
+            self._intern(connection, schema.meter_rate, {"sha256": sha256}, details, key)
+        return self._ids[key]
+
     def _tag_set(
         self, connection: sa.Connection, tags: Sequence[str] | Sequence[tuple[str, str]]
     ) -> int:
@@ -125,7 +140,7 @@ class Dimensions:
         table: sa.Table,
         name: Mapping[str, str | bytes],
         details: Mapping[str, object],
-        key: tuple[str, ...],
+        key: tuple[object, ...],
     ) -> None:
         found = sa.select(table.c.id).where(*(table.c[column] == name[column] for column in name))
         known = cast("int | None", connection.execute(found).scalar_one_or_none())

@@ -196,13 +196,8 @@ def add_up(
     Raises:
         BadQuery: There are more than `ROWS_MAX` groups.
     """
-    try:
-        found = _rows(connection, table, grouping, conditions, is_split=False)
-    except DatabaseError as error:
-        # SQLite refuses a sum beyond 64 bits; halves of the numbers cannot reach it.
-        if "integer overflow" not in str(error.orig):
-            raise
-        found = _rows(connection, table, grouping, conditions, is_split=True)
+    columns = list(_added_columns(table).values())
+    found = exact_sums(connection, grouping, columns, conditions, rows_max=ROWS_MAX + 1)
     width = len(grouping)
     for values in found:
         group = tuple(map(int, values[:width]))
@@ -216,20 +211,39 @@ def add_up(
         )
 
 
+def exact_sums(
+    connection: sa.Connection,
+    grouping: Sequence[sa.ColumnElement[int]],
+    columns: Sequence[sa.ColumnElement[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    *,
+    rows_max: int | None = None,
+) -> Sequence[Sequence[int]]:
+    """Sums of columns by group, whatever their size: the values of the grouping, then the sums."""
+    try:
+        return _rows(connection, grouping, columns, conditions, rows_max, is_split=False)
+    except DatabaseError as error:
+        # SQLite refuses a sum beyond 64 bits; halves of the numbers cannot reach it.
+        if "integer overflow" not in str(error.orig):
+            raise
+    return _rows(connection, grouping, columns, conditions, rows_max, is_split=True)
+
+
 def _rows(
     connection: sa.Connection,
-    table: sa.FromClause,
     grouping: Sequence[sa.ColumnElement[int]],
+    columns: Sequence[sa.ColumnElement[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
+    rows_max: int | None,
     *,
     is_split: bool,
 ) -> Sequence[Sequence[int]]:
     labels = [column.label(f"g{index}") for index, column in enumerate(grouping)]
     sums: list[sa.ColumnElement[Any]] = []
-    for column in _added_columns(table).values():
+    for column in columns:
         sums += _halves(column) if is_split else [sa.func.sum(column)]
     statement = cast("sa.Select[tuple[object]]", sa.select(*labels, *sums))
-    statement = statement.where(*conditions).group_by(*labels).limit(ROWS_MAX + 1)
+    statement = statement.where(*conditions).group_by(*labels).limit(rows_max)
     rows = cast("Sequence[Sequence[int]]", connection.execute(statement).all())
     return [_joined(row, len(labels)) for row in rows] if is_split else rows
 

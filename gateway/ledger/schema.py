@@ -41,6 +41,11 @@ AMOUNTS = (
 """Amounts of a roll-up. The list cost of an event without a public price is its cost."""
 ROLL_UP_DIMENSIONS = ("team_id", "project_id", "model_id", "deployment_id", "tags_id")
 ROLL_UP_CODES = ("status", "quality")
+METER_DIMENSIONS = ("team_id", "project_id", "model_id", "deployment_id", "quality")
+"""What the roll-up by meter is by, apart from its day and its meter at a rate."""
+METER_SUMS = ("line_count", "units", "cost_pico_usd", "list_cost_pico_usd")
+"""What it adds up: lines of events, their units, what is charged, and the same at public prices
+(what is charged, where a line has no public price)."""
 _SUM_MAX = 9 * 10**18
 FINANCE_TABLES = finance_tables.TABLES
 """Tables of imports, reconciliation and closed months, which have a module of their own."""
@@ -181,6 +186,42 @@ rollup_tag_qh = _roll_up("rollup_tag_qh", of="cost_tag_id")
 """Sums by quarter-hour and cost tag, for the tags listed in `meta` (`cost_tags`)."""
 rollup_tag_day = _roll_up("rollup_tag_day", of="cost_tag_id")
 """The same by UTC day."""
+
+meter_rate = sa.Table(
+    "meter_rate",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("sha256", sa.LargeBinary(32), nullable=False, unique=True),
+    _text("meter"),
+    sa.Column("rate_pico_usd", sa.BigInteger, nullable=False),
+    sa.Column("rate_per_units", sa.BigInteger, nullable=False),
+    sa.Column("list_rate_pico_usd", sa.BigInteger),
+    sa.Column("list_rate_per_units", sa.BigInteger),
+    _text("price_version"),
+)
+"""Meters at the rates that lines of events charged, exactly, interned by the digest of all of it.
+No list rate means that no public price is known apart from the one charged."""
+
+rollup_meter_day = sa.Table(
+    "rollup_meter_day",
+    metadata,
+    sa.Column("bucket_us", InstantUs, primary_key=True, autoincrement=False),
+    *(
+        _code(name, is_key=True) if name in ROLL_UP_CODES else _reference(name, is_key=True)
+        for name in METER_DIMENSIONS
+    ),
+    _reference("meter_rate_id", is_key=True),
+    _units("line_count"),
+    _units("units"),
+    sa.Column("cost_pico_usd", PicoTotal, nullable=False),
+    sa.Column("list_cost_pico_usd", PicoTotal, nullable=False),
+    *(
+        sa.CheckConstraint(f"{column} BETWEEN -{_SUM_MAX} AND {_SUM_MAX}", f"{column}_range")
+        for column in METER_SUMS
+    ),
+    sqlite_with_rowid=False,
+)
+"""Sums of the lines of events, by UTC day: what was charged on each meter at each rate."""
 
 spool_cursor = sa.Table(
     "spool_cursor",

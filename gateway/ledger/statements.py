@@ -23,6 +23,8 @@ IDS_MAX = 500
 """Values of a long IN list."""
 FEW_IDS = 20
 """Values of a short one."""
+METER_KEY = ("bucket_us", *schema.METER_DIMENSIONS, "meter_rate_id")
+"""What names a cell of the roll-up by meter; `schema.METER_SUMS` follow it."""
 CURSOR_COLUMNS = ("directory", "number", "offset_bytes", "session")
 INTENT_COLUMNS = ("event_id", "directory", "session", "at_us", "expires_at_us", "payload")
 
@@ -43,7 +45,14 @@ def insert_intents(dialect: str) -> str:
 @cache
 def add_to_roll_up(dialect: str, one: RollUpTable) -> str:
     """Add deltas to cells, columns as in its `key` and `roll_ups.SUM_COLUMNS`."""
-    return _add_sums(dialect, one.table, one.key)
+    return _add_sums(dialect, one.table, one.key, roll_ups.SUM_COLUMNS)
+
+
+@cache
+def add_to_meters(dialect: str) -> str:
+    """Add deltas to cells of the roll-up by meter, columns as in `METER_KEY` and `METER_SUMS`."""
+    table = schema.rollup_meter_day
+    return _add_sums(dialect, table, METER_KEY, schema.METER_SUMS)
 
 
 @cache
@@ -125,9 +134,9 @@ def _insert(dialect: str, table: sa.Table, columns: Sequence[str]) -> Insert:
     return insert_into(dialect, sa.table(table.name, *ordered))
 
 
-def _add_sums(dialect: str, table: sa.Table, key: Sequence[str]) -> str:
-    statement = _insert(dialect, table, (*key, *roll_ups.SUM_COLUMNS))
-    added = {name: table.c[name] + statement.excluded[name] for name in roll_ups.SUM_COLUMNS}
+def _add_sums(dialect: str, table: sa.Table, key: Sequence[str], sums: Sequence[str]) -> str:
+    statement = _insert(dialect, table, (*key, *sums))
+    added = {name: table.c[name] + statement.excluded[name] for name in sums}
     summed = statement.on_conflict_do_update(index_elements=list(key), set_=added)
     return text(summed, dialect)
 

@@ -34,10 +34,11 @@ from gateway.ledger.batches import Batch, Changes, Refused
 from gateway.ledger.booking import DimensionIds, Values
 from gateway.ledger.budget_buckets import StoredBudget
 from gateway.ledger.budget_deltas import BudgetDeltas, BudgetMatcher, Owner, owner_of
-from gateway.ledger.cells import add_cells
+from gateway.ledger.cells import add_cells, add_meter_cells
 from gateway.ledger.dialects import add_rows, insert_into, is_postgresql
 from gateway.ledger.dimensions import Dimensions
 from gateway.ledger.errors import LedgerError
+from gateway.ledger.meter_sums import MeterRate
 from gateway.ledger.partitions import Partitions
 from gateway.ledger.records import Intent, decode
 from gateway.ledger.roll_ups import RollUps
@@ -111,8 +112,10 @@ class Store:
         batch.matcher = self._load_budgets(connection)
         self._look_up(connection, batch)
         changes = batches.book(batch, grace_s=self._grace_s, node=self.node)
+        # Before the lock of the sums: who interns a name that another loader just interns waits.
+        rate_ids = self._dimensions.rate_ids(connection, changes.meters.rates())
         budget_buckets.ensure(connection, self._budgets, changes.budgets.windows)
-        applied = self._write(connection, changes, now_us=now_us)
+        applied = self._write(connection, changes, rate_ids, now_us=now_us)
         self._book_budgets(connection, changes.budgets, now_us=now_us)
         return applied
 
@@ -197,13 +200,21 @@ class Store:
             closed.add(Applied(events=len(rows), lost=len(rows)))
         return closed
 
-    def _write(self, connection: sa.Connection, changes: Changes, *, now_us: int) -> Applied:
+    def _write(
+        self,
+        connection: sa.Connection,
+        changes: Changes,
+        rate_ids: Mapping[MeterRate, int],
+        *,
+        now_us: int,
+    ) -> Applied:
         """Insert, open attempts, keep aside what was refused, and roll up."""
         if changes.opened:
             intents = statements.insert_intents(connection.dialect.name)
             connection.exec_driver_sql(intents, changes.opened)
         quarantined = quarantine(connection, changes.refused, now_us=now_us, node=self.node)
         self._insert_events(connection, changes.rows, changes.roll_ups)
+        add_meter_cells(connection, changes.meters, rate_ids)
         return Applied(events=len(changes.rows), replays=changes.replays, quarantined=quarantined)
 
     def _insert_events(

@@ -15,6 +15,8 @@ from gateway.ledger.audit import audit_faults
 from gateway.ledger.booking import Row
 from gateway.ledger.budget_checks import budget_faults
 from gateway.ledger.dialects import is_postgresql
+from gateway.ledger.meter_sums import MeterSums
+from gateway.ledger.meters import meter_faults
 from gateway.ledger.month_digest import close_faults
 from gateway.ledger.roll_ups import ROLL_UPS, SUM_COLUMNS, Cells, RollUps, RollUpTable, whole
 from gateway.ledger.schema import METERS
@@ -87,6 +89,7 @@ class _Checker:
         self.events = 0
         self.cost_pico_usd = 0
         self._roll_ups = RollUps()
+        self._meters = MeterSums()
         self._cost_tag_ids = cost_tag_ids
 
     def event_faults(self, connection: sa.Connection) -> Iterator[str]:
@@ -119,10 +122,12 @@ class _Checker:
     def _add(self, row: Row, *, sign: int = 1) -> None:
         cost_tag_ids = self._cost_tag_ids.get(whole(row, "cost_tags_id"), ())
         self._roll_ups.add(row, cost_tag_ids, sign=sign)
+        self._meters.add(row, sign=sign)
 
     def roll_up_faults(self, connection: sa.Connection) -> Iterator[str]:
         for one in ROLL_UPS:
             yield from _cell_faults(connection, one, self._roll_ups.cells[one.table.name])
+        yield from meter_faults(connection, self._meters)
 
 
 def _line_faults(row: Row) -> Iterator[str]:
