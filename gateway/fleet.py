@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 
+from gateway.clock import from_microseconds
 from gateway.health import AVAILABLE, HealthBoard
 from gateway.privacy.model import (
     LOCAL,
@@ -24,8 +25,9 @@ from gateway.routing.snapshot import DeploymentView, FleetSnapshot
 from gateway.settings import trust as trust_settings
 from gateway.settings.document import Settings
 from gateway.settings.models import DeploymentSettings
-from gateway.settings.prices import ListPriceSettings, PriceSettings
+from gateway.settings.prices import ListPriceSettings, Prices, PriceSettings
 from gateway.settings.providers import LocalProvider, ProviderSettings
+from pricing.baseline import Baseline
 from pricing.money import Rate, rate_per_hour_us, rate_per_mtok, rate_per_unit
 from pricing.price_book import Basis, PriceBook, PriceVersion, Unpriced
 from pricing.usage import Meter
@@ -48,6 +50,8 @@ class Fleet:
         prices: Effective-dated prices per deployment.
         region: Where this machine stands, None when not configured.
         local: Names of the deployments that the embedded engine serves.
+        baselines: What a model's requests are compared with, by model.
+        baseline_prices: Effective-dated prices of these, by model.
         known_names: The names as a set.
     """
 
@@ -57,6 +61,8 @@ class Fleet:
     prices: PriceBook
     region: str | None
     local: frozenset[str]
+    baselines: Mapping[str, str] = field(default_factory=dict[str, str])
+    baseline_prices: PriceBook = field(default_factory=lambda: PriceBook({}))
     known_names: frozenset[str] = field(init=False, repr=False, compare=False)
     _parts: Mapping[str, tuple[str, str]] = field(init=False, repr=False, compare=False)
     _views: dict[str, DeploymentView] = field(
@@ -95,6 +101,19 @@ class Fleet:
         return FleetSnapshot(
             deployments=views, models=self.models, aliases=self.aliases, is_checked=True
         )
+
+    def baseline(self, model: str, wall_us: int) -> Baseline | None:
+        """What a request to a model is compared with at an instant; None without any.
+
+        Args:
+            model: Logical name.
+            wall_us: Microseconds since the epoch.
+        """
+        deployment = self.baselines.get(model)
+        if deployment is None:
+            return None
+        price = self.baseline_prices.lookup(model, from_microseconds(wall_us))
+        return Baseline(deployment=deployment, price=price)
 
     def view(
         self, name: str, *, providers: Mapping[str, Provider], health: HealthBoard, at: datetime
@@ -175,6 +194,7 @@ def build_fleet(settings: Settings) -> Fleet:
         PriceBookError: Prices of a deployment contradict each other.
     """
     listed = _listed(settings)
+    compared = settings.finance.baseline.models
     models = {
         name: tuple(entry.deployment for entry in model.deployments)
         for name, model in settings.models.items()
@@ -185,7 +205,7 @@ def build_fleet(settings: Settings) -> Fleet:
         aliases={alias: name for name, model in settings.models.items() for alias in model.aliases},
         prices=PriceBook(
             {
-                name: _versions(entry, settings.providers[name.partition("/")[0]])
+                name: _versions(entry.price, settings.providers[name.partition("/")[0]])
                 for name, entry in listed.items()
             }
         ),
@@ -194,6 +214,16 @@ def build_fleet(settings: Settings) -> Fleet:
             name
             for name in listed
             if isinstance(settings.providers[name.partition("/")[0]], LocalProvider)
+        ),
+        baselines={name: one.deployment for name, one in compared.items()},
+        baseline_prices=PriceBook(
+            {
+                name: _versions(
+                    one.price or _price_of(listed, one.deployment),
+                    settings.providers.get(one.deployment.partition("/")[0]),
+                )
+                for name, one in compared.items()
+            }
         ),
     )
 
@@ -265,8 +295,15 @@ def _claim(stated: trust_settings.TrustClaim) -> TrustClaim:
     )
 
 
-def _versions(entry: DeploymentSettings, provider: ProviderSettings) -> Sequence[PriceVersion]:
-    stated = entry.price or provider.price
+def _price_of(listed: Mapping[str, DeploymentSettings], deployment: str) -> Prices:
+    """What a listed deployment states itself."""
+    entry = listed.get(deployment)
+    return () if entry is None else entry.price
+
+
+def _versions(own: Prices, provider: ProviderSettings | None) -> Sequence[PriceVersion]:
+    """The versions of a price; where there is none of its own, those of the provider."""
+    stated = own or (() if provider is None else provider.price)
     if not stated and isinstance(provider, LocalProvider):
         rate = rate_per_hour_us(NOMINAL_GPU_USD_PER_HOUR)
         return [

@@ -265,9 +265,11 @@ class ChatCall:
         adapted: tuple[str, ...],
     ) -> Job:
         decision = admitted.decision
+        model = decision.model or decision.asked
+        service = self._service
         booking = Booking(
             request_id=self._request_id,
-            model=decision.model or decision.asked,
+            model=model,
             team=principal.team,
             project=admitted.project,
             key_id=principal.key_id,
@@ -275,6 +277,7 @@ class ChatCall:
             cost_tags=controls.cost_tags,
             route=ROUTE,
             is_stream=parsed.is_stream,
+            baseline=service.admission.fleet.baseline(model, service.clock.wall_us()),
         )
         if self._trail is not None:
             self._trail.admit(booking)

@@ -53,6 +53,8 @@ SETTLED_COLUMNS = (
     "duration_us",
     "list_cost_pico_usd",
     "cache_saved_pico_usd",
+    "baseline",
+    "baseline_cost_pico_usd",
     *(f"{meter}_units" for meter in METERS),
 )
 EVENT_COLUMNS = (*INTENT_COLUMNS, "entry", *SETTLED_COLUMNS)
@@ -144,6 +146,8 @@ def settled_values(settlement: Settlement, exposure_pico_usd: int | None) -> Val
         settlement.duration_us,
         settlement.list_cost_pico_usd,
         settlement.cache_saved_pico_usd,
+        settlement.baseline or None,
+        settlement.baseline_cost_pico_usd,
         *[usage.get(meter, 0) for meter in METERS],
     )
 
@@ -165,6 +169,8 @@ def lost_values(*, now_us: int, exposure_pico_usd: int | None) -> Values:
         "",
         None,
         0,
+        None,
+        None,
         None,
         None,
         *_NO_UNITS,
@@ -197,7 +203,16 @@ def fault(record: Record) -> str | None:
     adds_up = not record.lines if is_unpriced else total_pico_usd == record.cost_pico_usd
     if not adds_up:
         return "the lines do not add up to the cost"
-    return _list_price_fault(record)
+    return _baseline_fault(record) or _list_price_fault(record)
+
+
+def _baseline_fault(record: Settlement) -> str | None:
+    """What is compared has both costs, and names what it is compared with."""
+    if record.baseline_cost_pico_usd is None:
+        return None
+    if not record.baseline:
+        return "a baseline cost names no baseline"
+    return "a baseline cost stands beside no cost" if record.cost_pico_usd is None else None
 
 
 def _list_price_fault(record: Settlement) -> str | None:

@@ -126,6 +126,10 @@ class Settlement(
             that was charged.
         cache_saved_pico_usd: What the cache reads would have cost as fresh input less what they
             cost, None when there were none or that is unknown.
+        baseline: What the attempt is compared with, `provider/model-id@price-version`; empty where
+            no baseline is named for its model.
+        baseline_cost_pico_usd: What the baseline would have cost for what the client got of this
+            attempt, 0 where it got nothing; None where that is unknown.
     """
 
     event_id: Id
@@ -144,6 +148,8 @@ class Settlement(
     duration_us: Count
     list_cost_pico_usd: PicoUsdAmount | None = None
     cache_saved_pico_usd: PicoUsdChange | None = None
+    baseline: str = ""
+    baseline_cost_pico_usd: PicoUsdAmount | None = None
 
 
 Record = Intent | Settlement

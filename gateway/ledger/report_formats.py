@@ -99,6 +99,17 @@ def _notes(report: SpendReport) -> list[str]:
         )
     if total.cache_saved_pico_usd:
         notes.append(f"cache savings: {format_usd(total.cache_saved_pico_usd)} USD, no credit")
+    if total.compared_attempts:
+        notes.append(
+            f"baseline: {format_usd(total.saved_pico_usd)} USD saved of"
+            f" {format_usd(total.baseline_cost_pico_usd)} USD, over {total.compared_attempts} of"
+            f" {total.attempts} attempts"
+        )
+    if total.uncompared_attempts:
+        notes.append(
+            f"baseline unknown: {total.uncompared_attempts} attempts are in no saving, for one of"
+            " the two costs is unknown"
+        )
     if total.failed_cost_pico_usd:
         notes.append(f"failed: {format_usd(total.failed_cost_pico_usd)} USD of the cost")
     if total.estimated_cost_pico_usd:

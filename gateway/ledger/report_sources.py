@@ -27,9 +27,16 @@ from pricing.usage import Quality
 
 ROWS_MAX = 100_000
 """Groups of one report; more are refused before they are in memory."""
-ADDED = (*SUM_COLUMNS, "failed_pico_usd")
+ADDED = (
+    *SUM_COLUMNS,
+    "failed_pico_usd",
+    "saved_pico_usd",
+    "compared_failed_pico_usd",
+    "baseline_estimated_pico_usd",
+)
 """What `add_up` gives per group, in this order."""
 _LOW_BITS = 32
+_CERTAIN = (QUALITY_CODES[Quality.EXACT], QUALITY_CODES[Quality.PROVIDER_COST])
 
 
 class epoch_us(sa.sql.expression.FunctionElement[int]):  # noqa: N801, the name of an SQL function
@@ -95,11 +102,11 @@ def _sums_of(event: sa.Table) -> dict[str, sa.ColumnElement[int]]:
     """What an event adds to each column of a roll-up, in SQL; `roll_ups.sums` says it in Python."""
     zero = sa.literal_column("0", sa.BigInteger)
     cost = sa.func.coalesce(event.c.cost_pico_usd, zero)
-    certain = (QUALITY_CODES[Quality.EXACT], QUALITY_CODES[Quality.PROVIDER_COST])
     is_unknown = sa.or_(
         event.c.status == STATUS_CODES[AttemptStatus.UNKNOWN_BILLING],
         event.c.quality == QUALITY_CODES[Quality.UNKNOWN],
     )
+    is_compared = event.c.baseline_cost_pico_usd.is_not(None)
     is_nominal = sa.func.substr(event.c.price_version, 1, len(NOMINAL)) == NOMINAL
     found = {
         "request_count": _one_if(event.c.attempt == 1),
@@ -108,16 +115,20 @@ def _sums_of(event: sa.Table) -> dict[str, sa.ColumnElement[int]]:
         "list_cost_count": _one_if(event.c.list_cost_pico_usd.is_not(None)),
         "provider_cost_count": _one_if(event.c.provider_cost_pico_usd.is_not(None)),
         "exposure_unknown_count": _one_if(sa.and_(is_unknown, event.c.exposure_pico_usd.is_(None))),
+        "compared_count": _one_if(is_compared),
+        "uncompared_count": _one_if(sa.and_(event.c.baseline.is_not(None), ~is_compared)),
         **{name: event.c[name] for name in schema.UNITS},
         "cost_pico_usd": cost,
         "list_cost_pico_usd": sa.func.coalesce(
             event.c.list_cost_pico_usd, event.c.cost_pico_usd, zero
         ),
         "provider_cost_pico_usd": sa.func.coalesce(event.c.provider_cost_pico_usd, zero),
-        "estimated_pico_usd": sa.case((event.c.quality.in_(certain), zero), else_=cost),
+        "estimated_pico_usd": sa.case((event.c.quality.in_(_CERTAIN), zero), else_=cost),
         "nominal_pico_usd": sa.case((is_nominal, cost), else_=zero),
         "exposure_pico_usd": sa.func.coalesce(event.c.exposure_pico_usd, zero),
         "cache_saved_pico_usd": sa.func.coalesce(event.c.cache_saved_pico_usd, zero),
+        "baseline_cost_pico_usd": sa.func.coalesce(event.c.baseline_cost_pico_usd, zero),
+        "compared_cost_pico_usd": sa.case((is_compared, cost), else_=zero),
     }
     assert tuple(found) == SUM_COLUMNS
     return found
@@ -252,7 +263,12 @@ def _added_columns(table: sa.FromClause) -> Mapping[str, sa.ColumnElement[Any]]:
     columns: dict[str, sa.ColumnElement[Any]] = {name: table.c[name] for name in SUM_COLUMNS}
     is_failed = table.c.status != STATUS_CODES[AttemptStatus.OK]
     zero = sa.literal_column("0", PicoTotal())
+    baseline, compared = table.c.baseline_cost_pico_usd, table.c.compared_cost_pico_usd
     columns["failed_pico_usd"] = sa.case((is_failed, table.c.cost_pico_usd), else_=zero)
+    columns["saved_pico_usd"] = baseline - compared
+    columns["compared_failed_pico_usd"] = sa.case((is_failed, compared), else_=zero)
+    is_certain = table.c.quality.in_(_CERTAIN)
+    columns["baseline_estimated_pico_usd"] = sa.case((is_certain, zero), else_=baseline)
     return columns
 
 

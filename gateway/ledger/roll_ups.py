@@ -61,12 +61,20 @@ ROLL_UPS = tuple(
 Cells = dict[tuple[int, ...], list[int]]
 
 _AT = {column: index for index, column in enumerate(SUM_COLUMNS)}
-_REQUESTS, _ATTEMPTS, _UNPRICED, _LISTED, _REPORTED, _UNBOUNDED = (
+_REQUESTS, _ATTEMPTS, _UNPRICED, _LISTED, _REPORTED, _UNBOUNDED, _COMPARED, _UNCOMPARED = (
     _AT[column] for column in schema.COUNTS
 )
-_COST, _LIST_COST, _PROVIDER_COST, _ESTIMATED, _NOMINAL, _EXPOSURE, _SAVED = (
-    _AT[column] for column in schema.AMOUNTS
-)
+(
+    _COST,
+    _LIST_COST,
+    _PROVIDER_COST,
+    _ESTIMATED,
+    _NOMINAL,
+    _EXPOSURE,
+    _SAVED,
+    _BASELINE_COST,
+    _COMPARED_COST,
+) = (_AT[column] for column in schema.AMOUNTS)
 _METER_AT = {meter: _AT[f"{meter}_units"] for meter in METERS}
 _CERTAIN = frozenset({QUALITY_CODES[Quality.EXACT], QUALITY_CODES[Quality.PROVIDER_COST]})
 _CERTAIN_NAMES = frozenset({Quality.EXACT.value, Quality.PROVIDER_COST.value})
@@ -81,6 +89,7 @@ def sums(row: Mapping[str, Value]) -> tuple[int, ...]:
     cost_pico_usd = whole(row, "cost_pico_usd")
     has_list_cost = row["list_cost_pico_usd"] is not None
     is_unknown = row["status"] == _UNKNOWN_BILLING or row["quality"] == _UNKNOWN_QUALITY
+    is_compared = row["baseline_cost_pico_usd"] is not None
     return (
         int(row["attempt"] == 1),
         1,
@@ -88,6 +97,8 @@ def sums(row: Mapping[str, Value]) -> tuple[int, ...]:
         int(has_list_cost),
         int(row["provider_cost_pico_usd"] is not None),
         int(is_unknown and row["exposure_pico_usd"] is None),
+        int(is_compared),
+        int(row["baseline"] is not None and not is_compared),
         *(whole(row, column) for column in schema.UNITS),
         cost_pico_usd,
         whole(row, "list_cost_pico_usd") if has_list_cost else cost_pico_usd,
@@ -96,6 +107,8 @@ def sums(row: Mapping[str, Value]) -> tuple[int, ...]:
         cost_pico_usd if is_nominal(str(row["price_version"])) else 0,
         whole(row, "exposure_pico_usd"),
         whole(row, "cache_saved_pico_usd"),
+        whole(row, "baseline_cost_pico_usd"),
+        cost_pico_usd if is_compared else 0,
     )
 
 
@@ -240,3 +253,14 @@ def _add_costs(cell: list[int], intent: Intent, settlement: Settlement) -> None:
         cell[_PROVIDER_COST] += settlement.provider_cost_pico_usd
     if settlement.cache_saved_pico_usd is not None:
         cell[_SAVED] += settlement.cache_saved_pico_usd
+    if settlement.baseline:
+        _add_baseline(cell, settlement)
+
+
+def _add_baseline(cell: list[int], settlement: Settlement) -> None:
+    if settlement.baseline_cost_pico_usd is None:
+        cell[_UNCOMPARED] += 1
+    else:
+        cell[_COMPARED] += 1
+        cell[_BASELINE_COST] += settlement.baseline_cost_pico_usd
+        cell[_COMPARED_COST] += settlement.cost_pico_usd or 0

@@ -25,10 +25,13 @@ COUNTS = (
     "list_cost_count",
     "provider_cost_count",
     "exposure_unknown_count",
+    "compared_count",
+    "uncompared_count",
 )
 """Counts of a roll-up: requests by their first attempts, so that they add up; attempts; those
-without a price; with a public price of their own; with a cost that the provider told; and those
-whose bill is unknown and has no upper bound either."""
+without a price; with a public price of their own; with a cost that the provider told; those whose
+bill is unknown and has no upper bound either; and, where a baseline is named for the model, those
+that are compared with it, and those that cannot be."""
 AMOUNTS = (
     "cost_pico_usd",
     "list_cost_pico_usd",
@@ -37,8 +40,11 @@ AMOUNTS = (
     "nominal_pico_usd",
     "exposure_pico_usd",
     "cache_saved_pico_usd",
+    "baseline_cost_pico_usd",
+    "compared_cost_pico_usd",
 )
-"""Amounts of a roll-up. The list cost of an event without a public price is its cost."""
+"""Amounts of a roll-up. The list cost of an event without a public price is its cost; the compared
+cost is that of the attempts whose baseline cost is known."""
 ROLL_UP_DIMENSIONS = ("team_id", "project_id", "model_id", "deployment_id", "tags_id")
 ROLL_UP_CODES = ("status", "quality")
 METER_DIMENSIONS = ("team_id", "project_id", "model_id", "deployment_id", "quality")
@@ -166,13 +172,16 @@ spend_event = sa.Table(
     _units("duration_us"),
     sa.Column("list_cost_pico_usd", sa.BigInteger),
     sa.Column("cache_saved_pico_usd", sa.BigInteger),
+    sa.Column("baseline", sa.Text),
+    sa.Column("baseline_cost_pico_usd", sa.BigInteger),
     *(sa.CheckConstraint(f"{meter}_units >= 0", f"{meter}_units_claim") for meter in METERS),
     sa.Index(None, "at_us"),
     sa.Index(None, "request_id"),
     sqlite_with_rowid=False,
 )
 """One attempt's immutable line; a null cost is `unpriced`, never free; a null list cost means that
-no public price is known apart from the one charged."""
+no public price is known apart from the one charged. `baseline` is the deployment, with the version
+of its price, that the attempt is compared with; null where none was named in advance."""
 
 rollup_qh = _roll_up("rollup_qh")
 """Sums by quarter-hour: fine enough for every time zone."""

@@ -103,6 +103,9 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
         list_price_attempts: Attempts with a public price apart from the one charged.
         provider_cost_attempts: Attempts whose cost the provider told.
         exposure_unknown_attempts: Attempts whose bill is unknown and has no upper bound either.
+        compared_attempts: Attempts that are compared with the baseline of their model.
+        uncompared_attempts: Attempts whose model has a baseline and that cannot be compared: their
+            own cost or that of the baseline is unknown.
         input_tokens: Neither read from nor written to a cache.
         cached_input_tokens: Read from a cache.
         cache_write_tokens: Written to a cache at a rate of their own.
@@ -119,7 +122,13 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
         nominal_cost_pico_usd: The part of it at a nominal machine rate.
         exposure_pico_usd: Upper bound of attempts whose bill is unknown; not in the cost.
         cache_saved_pico_usd: What cache reads would have cost as fresh input less what they cost.
+        baseline_cost_pico_usd: What the compared attempts would have cost at the baseline.
+        compared_cost_pico_usd: What they cost, failed ones and retries included.
         failed_cost_pico_usd: The part of the cost whose attempts did not end well.
+        saved_pico_usd: Baseline cost less compared cost; negative where the baseline was cheaper.
+        compared_failed_pico_usd: The part of the compared cost whose attempts did not end well.
+        baseline_estimated_pico_usd: The part of the baseline cost whose counts are not the
+            upstream's own.
     """
 
     requests: int
@@ -128,6 +137,8 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
     list_price_attempts: int
     provider_cost_attempts: int
     exposure_unknown_attempts: int
+    compared_attempts: int
+    uncompared_attempts: int
     input_tokens: int
     cached_input_tokens: int
     cache_write_tokens: int
@@ -144,7 +155,12 @@ class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
     nominal_cost_pico_usd: int
     exposure_pico_usd: int
     cache_saved_pico_usd: int
+    baseline_cost_pico_usd: int
+    compared_cost_pico_usd: int
     failed_cost_pico_usd: int
+    saved_pico_usd: int
+    compared_failed_pico_usd: int
+    baseline_estimated_pico_usd: int
 
 
 AMOUNTS = tuple(name for name in SpendSums.__struct_fields__ if name.endswith("_pico_usd"))

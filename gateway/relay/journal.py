@@ -7,7 +7,7 @@ None of the structs can be part of a reference cycle, so the garbage collector n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from gateway.errors import LedgerUnavailable
 from gateway.ledger.errors import SpoolError
 from gateway.ledger.price_label import price_label
 from gateway.ledger.records import AttemptStatus, Intent, Record, Settlement
+from pricing.baseline import Baseline, baseline_cost
 from pricing.errors import PricingError
 from pricing.money import PicoUsd, round_reported_usd
 from pricing.price_book import PriceVersion, Unpriced
@@ -72,6 +73,7 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         cost_tags: Cost tags, sorted.
         route: For example `chat.completions`.
         is_stream: Whether the client asked for a stream.
+        baseline: What its attempts are compared with, None without any.
     """
 
     request_id: bytes
@@ -83,6 +85,7 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost_tags: tuple[tuple[str, str], ...]
     route: str
     is_stream: bool
+    baseline: Baseline | None = None
 
 
 class Outcome(msgspec.Struct, kw_only=True, gc=False):
@@ -121,6 +124,7 @@ class OpenAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     started_s: float
     price: PriceVersion | Unpriced
     position: int
+    baseline: Baseline | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +209,7 @@ class Journal:
             started_s=self.clock.monotonic_s(),
             price=price,
             position=position,
+            baseline=booking.baseline,
         )
 
     async def wait_durable(self, attempt: OpenAttempt) -> None:
@@ -250,6 +255,7 @@ class Journal:
                 lines, cost_pico_usd = charged.lines, charged.total_pico_usd
                 list_pico_usd = charged.list_pico_usd
                 saved_pico_usd = cache_saved(used, attempt.price)
+        baseline = attempt.baseline
         settlement = Settlement(
             event_id=attempt.event_id,
             settled_at_us=self.clock.wall_us(),
@@ -267,6 +273,10 @@ class Journal:
             duration_us=round((self.clock.monotonic_s() - attempt.started_s) * 1_000_000),
             list_cost_pico_usd=list_pico_usd,
             cache_saved_pico_usd=saved_pico_usd,
+            baseline="" if baseline is None else baseline.label,
+            baseline_cost_pico_usd=None
+            if baseline is None or cost_pico_usd is None
+            else _baseline_cost(outcome, used, quality, baseline),
         )
         self.spool.append(settlement)
         return settlement
@@ -307,6 +317,22 @@ def _uncounted(outcome: Outcome) -> tuple[Usage, str]:
             return counted, _ESTIMATED
         case _:
             return Usage(), _UNKNOWN
+
+
+def _baseline_cost(
+    outcome: Outcome, used: Mapping[str, int], quality: str, baseline: Baseline
+) -> PicoUsd | None:
+    """What the baseline would have cost for what the client got of an attempt.
+
+    Nothing where it got nothing: what failed attempts and retries cost is the price of routing. At
+    most one attempt of a request has content that went out; a client that leaves ends the request.
+    """
+    if outcome.ttft_us is None and outcome.status is not AttemptStatus.CLIENT_LEFT:
+        return PicoUsd(0)
+    if quality == _UNKNOWN:
+        return None
+    cost = baseline_cost(used, baseline.price)
+    return None if isinstance(cost, Unpriced) else cost
 
 
 def _provider_cost(reported_usd: str) -> PicoUsd | None:

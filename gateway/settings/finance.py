@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from gateway.settings.baseline import BaselineSettings
 from gateway.settings.scalars import FilePath, Many, Name, Percent, Section, Usd
 
 COST_TAGS_MAX = 8
@@ -76,6 +77,8 @@ class FinanceSettings(Section):
     """CSV file of exchange rates with the columns day, base, quote, rate and source."""
     cost_tags: Annotated[Many[TagName], AfterValidator(_check_cost_tags)] = ()
     """Cost tags that have sums of their own; the others are kept with each attempt only."""
+    baseline: BaselineSettings = Field(default_factory=BaselineSettings)
+    """What savings are measured against."""
     reconciliation: ReconciliationSettings = Field(default_factory=ReconciliationSettings)
     """When a vendor's bill and the ledger count as the same."""
     close: CloseSettings = Field(default_factory=CloseSettings)

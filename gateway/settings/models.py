@@ -15,7 +15,12 @@ from gateway.settings.scalars import Many, Milliseconds, Name, Percentile, Secti
 from gateway.settings.trust import TrustClaim, or_text
 
 
-def _check_deployment(value: str) -> str:
+def check_deployment(value: str) -> str:
+    """Take the name of a deployment.
+
+    Raises:
+        ValueError: It is not in the form `provider/model-id`.
+    """
     provider, slash, model_id = value.partition("/")
     if not slash or not provider or not model_id:
         raise ValueError("must be provider/model-id")
@@ -27,7 +32,7 @@ def _check_deployment(value: str) -> str:
 class DeploymentSettings(Section):
     """One deployment of a model; plain text stands for one without settings of its own."""
 
-    deployment: Annotated[str, AfterValidator(_check_deployment)]
+    deployment: Annotated[str, AfterValidator(check_deployment)]
     """`provider/model-id`, split at the first slash."""
     price: Prices = ()
     """Its price; unset: the provider's, else the price book's."""

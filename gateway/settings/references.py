@@ -10,6 +10,7 @@ from gateway.settings.budget_scopes import budgets_of
 from gateway.settings.document import Settings
 from gateway.settings.hosts import is_publicly_routable, vendor_domain
 from gateway.settings.models import DeploymentSettings
+from gateway.settings.prices import Prices
 from gateway.settings.providers import (
     AzureProvider,
     BedrockProvider,
@@ -74,6 +75,7 @@ def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[F
     yield from _attributes(settings)
     yield from _budgets(settings)
     yield from _retention(settings)
+    yield from _baseline(settings, names)
 
 
 def _models(settings: Settings, names: Names) -> Iterator[Finding]:
@@ -328,3 +330,33 @@ def _retention(settings: Settings) -> Iterator[Finding]:
     if is_sqlite and settings.retention.events_months is not None:
         message = "entries are dropped by month on PostgreSQL only; take it out, or name one there"
         yield Finding(path=("retention", "events_months"), message=message)
+
+
+def _baseline(settings: Settings, names: Names) -> Iterator[Finding]:
+    """Report baselines that nothing could be compared with."""
+    for model, entry in settings.finance.baseline.models.items():
+        path: Path = ("finance", "baseline", "models", model)
+        if model not in names.models:
+            message = f"unknown model `{model}`{hint(model, names.models)}"
+            yield Finding(path=path, message=message)
+        listed = _listed_prices(settings, entry.deployment)
+        provider = settings.providers.get(entry.deployment.partition("/")[0])
+        known = entry.price or listed or (() if provider is None else provider.price)
+        if entry.price and listed:
+            message = f"`{entry.deployment}` has a price under `models`; take one of the two out"
+            yield Finding(path=(*path, "price"), message=message)
+        elif any(price.is_by_hour for price in known) or isinstance(provider, LocalProvider):
+            message = f"`{entry.deployment}` is priced by the hour, which the same usage elsewhere"
+            yield Finding(path=path, message=f"{message} has not; name one priced by usage")
+        elif not known:
+            message = f"`{entry.deployment}` has no price to compare with; give it `price` here"
+            yield Finding(path=path, message=message)
+
+
+def _listed_prices(settings: Settings, deployment: str) -> Prices:
+    """The price that a deployment states under `models`, empty when it states none."""
+    for model in settings.models.values():
+        for entry in model.deployments:
+            if entry.deployment == deployment and entry.price:
+                return entry.price
+    return ()

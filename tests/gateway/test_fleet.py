@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.clock import to_microseconds
 from gateway.fleet import build_fleet, build_policy
 from gateway.health import AVAILABLE, FAULT_RETRY_S, PAUSE_S_MAX, Availability, HealthBoard
 from gateway.privacy.errors import PolicyError
@@ -431,3 +432,31 @@ def test_the_average_stays_between_the_measurements(values):
     found = board.speed("a/m")
     assert round(min(values)) <= found.decode_tps <= round(max(values))
     assert found.prefill_tps == found.decode_tps
+
+
+BASELINES = {
+    "a deployment of the models, at its price": ("near/a", "near/a", Fraction(3_000_000)),
+    "another one of a provider with a price": ("ours/b", "ours/b", Fraction(1_000_000)),
+    "any other one with a price of its own": (
+        "{deployment: openai/gpt, price: {input_usd_per_mtok: 9}}",
+        "openai/gpt",
+        Fraction(9_000_000),
+    ),
+}
+
+
+@pytest.mark.parametrize(("entry", "name", "rate"), BASELINES.values(), ids=BASELINES.keys())
+def test_baselines_have_the_price_of_the_deployment_they_name(entry, name, rate):
+    models = (
+        "models: {chat: {deployments: [{deployment: near/a, price: {input_usd_per_mtok: 3}}]}}\n"
+    )
+    fleet = build_fleet(settings(f"{models}finance: {{baseline: {{models: {{chat: {entry}}}}}}}"))
+    found = fleet.baseline("chat", to_microseconds(AT))
+    assert found is not None
+    assert found.deployment == name
+    assert isinstance(found.price, PriceVersion)
+    priced = found.price.rate_for(Meter.INPUT)
+    assert priced is not None
+    assert Fraction(priced.pico_usd, priced.per_units) == rate
+    assert fleet.baseline("other", to_microseconds(AT)) is None
+    assert name == "near/a" or name not in fleet.deployments, "nothing is ever sent there"

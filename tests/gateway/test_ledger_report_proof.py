@@ -85,11 +85,25 @@ happenings = st.fixed_dictionaries(
 MAKES = {
     "ok": lambda n, e: settlement(n, tokens=e["tokens"], provider_cost_pico_usd=e["read"]),
     "listed": lambda n, e: listed_settlement(
-        n, tokens=e["tokens"], cache_saved_pico_usd=-e["read"]
+        n,
+        tokens=e["tokens"],
+        cache_saved_pico_usd=-e["read"],
+        baseline="b/m@1",
+        baseline_cost_pico_usd=e["tokens"],
     ),
-    "estimated": lambda n, e: settlement(n, tokens=e["tokens"], quality="estimated"),
-    "failed": lambda n, e: settlement(n, tokens=e["tokens"], status="interrupted"),
-    "unpriced": lambda n, _: settlement(n, tokens=0, lines=(), cost_pico_usd=None),
+    "estimated": lambda n, e: settlement(
+        n,
+        tokens=e["tokens"],
+        quality="estimated",
+        baseline="b/m@2",
+        baseline_cost_pico_usd=e["tokens"] * PRICE_PICO * 3,
+    ),
+    "failed": lambda n, e: settlement(
+        n, tokens=e["tokens"], status="interrupted", baseline="b/m@2", baseline_cost_pico_usd=0
+    ),
+    "unpriced": lambda n, _: settlement(
+        n, tokens=0, lines=(), cost_pico_usd=None, baseline="b/m@1"
+    ),
     "late": lambda n, e: listed_settlement(n, tokens=e["tokens"]),
     "unbounded": lambda n, _: settlement(
         n, tokens=0, lines=(), usage={}, cost_pico_usd=0, status="client_left", quality="unknown"
@@ -107,7 +121,7 @@ def amounts(event: dict) -> dict[str, int]:
     if kind == "unbounded":
         return found | {"exposure_unknown_attempts": 1}
     if kind == "unpriced":
-        return found | {"unpriced_attempts": 1, "output_tokens": 7}
+        return found | {"unpriced_attempts": 1, "output_tokens": 7, "uncompared_attempts": 1}
     cost = tokens * PRICE_PICO
     found |= {"input_tokens": tokens, "output_tokens": 7, "cost_pico_usd": cost}
     found["list_cost_pico_usd"] = cost
@@ -117,13 +131,26 @@ def amounts(event: dict) -> dict[str, int]:
         found |= {"list_price_attempts": 1, "list_cost_pico_usd": 2 * cost}
         found |= {"provider_cost_attempts": 1, "provider_cost_pico_usd": 5}
         found["cache_saved_pico_usd"] = 77 if kind == "late" else -event["read"]
+        if kind == "listed":
+            found |= compared(tokens, cost)
     elif kind == "ok":
         found |= {"provider_cost_attempts": 1, "provider_cost_pico_usd": event["read"]}
     elif kind == "estimated":
         found["estimated_cost_pico_usd"] = cost
+        found |= compared(3 * cost, cost) | {"baseline_estimated_pico_usd": 3 * cost}
     else:
         found["failed_cost_pico_usd"] = cost
+        found |= compared(0, cost) | {"compared_failed_pico_usd": cost}
     return found
+
+
+def compared(baseline: int, cost: int) -> dict[str, int]:
+    return {
+        "compared_attempts": 1,
+        "baseline_cost_pico_usd": baseline,
+        "compared_cost_pico_usd": cost,
+        "saved_pico_usd": baseline - cost,
+    }
 
 
 STATUS = {"lost": "unknown_billing", "failed": "interrupted", "unbounded": "client_left"}

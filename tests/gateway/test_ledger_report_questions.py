@@ -232,6 +232,8 @@ async def test_hours_and_currencies_are_the_same_on_postgresql(tmp_path, postgre
 NOTES = {
     "provider_cost_attempts": "providers told: 0.0000025 USD, for 3 of 7 attempts",
     "cache_saved_pico_usd": "cache savings: 0.000004 USD, no credit",
+    "compared_attempts": "baseline: 0 USD saved of 0 USD, over 3 of 7 attempts",
+    "uncompared_attempts": "baseline unknown: 3 attempts are in no saving",
     "failed_cost_pico_usd": "failed: 0.000004 USD of the cost",
     "estimated_cost_pico_usd": "estimated: 0.000004 USD of the cost",
     "nominal_cost_pico_usd": "nominal: 0.000004 USD at a nominal machine rate",

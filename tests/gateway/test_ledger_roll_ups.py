@@ -134,13 +134,13 @@ async def test_each_family_holds_what_each_event_adds(tmp_path):
             intent(1, cost_tags=EXAMPLE_TAGS),
             listed_settlement(1),
             intent(2, cost_tags=(("env", "prod"),)),
-            settlement(2, tokens=50),
+            settlement(2, tokens=50, baseline="b/m@1", baseline_cost_pico_usd=70 * PRICE_PICO),
             intent(3, cost_tags=(("team", "x"),), exposure_pico_usd=None),
             settlement(
                 3, tokens=0, status="unknown_billing", quality="unknown", usage={}, lines=(), cost_pico_usd=0
             ),
             intent(4, cost_tags=()),
-            settlement(4, tokens=0, lines=(), cost_pico_usd=None),
+            settlement(4, tokens=0, lines=(), cost_pico_usd=None, baseline="b/m@1"),
         ],
         tags=("env", "feature"),
     )  # fmt: skip
@@ -151,6 +151,8 @@ async def test_each_family_holds_what_each_event_adds(tmp_path):
         "list_cost_count": 1,
         "provider_cost_count": 1,
         "exposure_unknown_count": 1,
+        "compared_count": 1,
+        "uncompared_count": 1,
         "cost_pico_usd": 150 * PRICE_PICO,
         "list_cost_pico_usd": 250 * PRICE_PICO,
         "provider_cost_pico_usd": 5,
@@ -158,6 +160,8 @@ async def test_each_family_holds_what_each_event_adds(tmp_path):
         "nominal_pico_usd": 0,
         "exposure_pico_usd": 0,
         "cache_saved_pico_usd": 77,
+        "baseline_cost_pico_usd": 70 * PRICE_PICO,
+        "compared_cost_pico_usd": 50 * PRICE_PICO,
     }
     for table in (
         schema.rollup_qh, schema.rollup_day, schema.rollup_key_qh, schema.rollup_key_day

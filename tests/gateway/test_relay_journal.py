@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from msgspec import structs
 
 from gateway.budgets.holds import NO_HOLD
 from gateway.errors import LedgerUnavailable
@@ -13,6 +14,7 @@ from gateway.ledger.errors import SpoolError, SpoolFull
 from gateway.ledger.price_label import is_nominal
 from gateway.ledger.records import AttemptStatus, Intent, Settlement, decode, encode
 from gateway.relay.journal import Booking, Journal, Outcome
+from pricing.baseline import Baseline
 from pricing.money import PicoUsd, rate_per_hour_us, rate_per_mtok, rate_per_unit
 from pricing.price_book import Basis, PriceVersion, Unpriced
 from pricing.usage import Meter, Usage
@@ -68,7 +70,7 @@ def journal(spool=None, clock=None):
     )  # fmt: skip
 
 
-def begin(made: Journal, price=PRICE, **changes):
+def begin(made: Journal, price=PRICE, booking=BOOKING, **changes):
     facts = {
         "attempt": 1,
         "deployment": "up/org/m",
@@ -77,7 +79,7 @@ def begin(made: Journal, price=PRICE, **changes):
         "hold": NO_HOLD,
     }
     return made.open(
-        BOOKING, **{"price": price, "exposure_pico_usd": PicoUsd(77), **facts, **changes}
+        booking, **{"price": price, "exposure_pico_usd": PicoUsd(77), **facts, **changes}
     )
 
 
@@ -346,3 +348,60 @@ def test_the_intent_says_when_its_price_is_nominal():
     assert is_nominal(made.spool.records[0].price_version)
     begin(made)
     assert not is_nominal(made.spool.records[1].price_version)
+
+
+DEAR = PriceVersion(
+    rates={Meter.INPUT: rate_per_mtok("30"), Meter.OUTPUT: rate_per_mtok("150")}, source="baseline"
+)
+SENT = {"ttft_us": 1}
+COMPARED = {
+    "an answer: its counts at the baseline's rates": (S.OK, FINAL | SENT, 10 * COST),
+    "an answer without counts of the upstream: those that passed": (S.OK, PASSED | SENT, 10 * COST),
+    "a client that left: what was generated until then": (S.CLIENT_LEFT, PASSED, 10 * COST),
+    "broken after content went out": (
+        S.INTERRUPTED, {"usage": report(**COUNTS), **SENT}, 10 * COST,
+    ),
+    "broken before content went out: its cost counts against the saving": (
+        S.INTERRUPTED, {"usage": report(**COUNTS)}, 0,
+    ),
+    "an empty answer that is asked for again": (
+        S.OK, {**FINAL, "error_code": "empty_answer"}, 0,
+    ),
+    "refused": (S.REJECTED, {}, 0),
+    "not sent": (S.NOT_SENT, {}, 0),
+    "an unknown bill": (S.UNKNOWN_BILLING, PASSED, 0),
+    "an answer whose counts nobody knows": (S.OK, SENT, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "facts", "cost"), COMPARED.values(), ids=COMPARED.keys())
+def test_what_an_attempt_is_compared_with(status, facts, cost):
+    made = journal()
+    booking = structs.replace(BOOKING, baseline=Baseline(deployment="b/m", price=DEAR))
+    found = made.settle(begin(made, booking=booking), Outcome(status=status, **facts))
+    assert (found.baseline, found.baseline_cost_pico_usd) == (f"b/m@{DEAR.version_id}", cost)
+
+
+def test_without_a_baseline_nothing_is_compared():
+    made = journal()
+    found = made.settle(begin(made), Outcome(status=S.OK, **FINAL, **SENT))
+    assert (found.baseline, found.baseline_cost_pico_usd) == ("", None)
+
+
+UNKNOWN_COSTS = {
+    "its own price is unknown": (Unpriced(reason="no price"), DEAR),
+    "that of the baseline is unknown": (PRICE, Unpriced(reason="no price")),
+    "the baseline has no rate for what was used": (
+        PRICE, PriceVersion(rates={Meter.INPUT: rate_per_mtok("1")}, source="t"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("price", "other"), UNKNOWN_COSTS.values(), ids=UNKNOWN_COSTS.keys())
+def test_what_cannot_be_compared_names_its_baseline_and_no_cost(price, other):
+    made = journal()
+    booking = structs.replace(BOOKING, baseline=Baseline(deployment="b/m", price=other))
+    opened = begin(made, booking=booking, price=price)
+    found = made.settle(opened, Outcome(status=S.OK, **FINAL, **SENT))
+    assert found.baseline.startswith("b/m@")
+    assert found.baseline_cost_pico_usd is None

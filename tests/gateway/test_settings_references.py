@@ -30,6 +30,44 @@ PROBLEMS = {
             "take it out, or name one there"
         ),
     ),
+    "a baseline of an unknown model": (
+        (
+            f"providers: {{s: {SERVER}, price: {{input_usd_per_mtok: 1}}}}}}\n"
+            "models: {chat: {deployments: [s/x]}}\nfinance: {baseline: {models: {chatt: s/x}}}"
+        ),
+        "f.yaml:3: finance.baseline.models.chatt: unknown model `chatt`; did you mean `chat`?",
+    ),
+    "a baseline without a price": (
+        (
+            f"providers: {{s: {SERVER}}}}}\nmodels: {{chat: {{deployments: [s/x]}}}}\n"
+            "finance: {baseline: {models: {chat: openai/gpt}}}"
+        ),
+        (
+            "f.yaml:3: finance.baseline.models.chat: `openai/gpt` has no price to compare with; "
+            "give it `price` here"
+        ),
+    ),
+    "a baseline with two prices": (
+        (
+            f"providers: {{s: {SERVER}}}}}\n"
+            "models: {chat: {deployments: [{deployment: s/x, price: {request_usd: 1}}]}}\n"
+            "finance: {baseline: {models: {chat: {deployment: s/x, price: {request_usd: 2}}}}}"
+        ),
+        (
+            "f.yaml:3: finance.baseline.models.chat.price: `s/x` has a price under `models`; "
+            "take one of the two out"
+        ),
+    ),
+    "a baseline priced by the hour": (
+        (
+            f"providers: {{s: {SERVER}, price: {{gpu_usd_per_hour: 1}}}}}}\n"
+            "models: {chat: {deployments: [s/x]}}\nfinance: {baseline: {models: {chat: s/x}}}"
+        ),
+        (
+            "f.yaml:3: finance.baseline.models.chat: `s/x` is priced by the hour, which the same "
+            "usage elsewhere has not; name one priced by usage"
+        ),
+    ),
     "a deployment listed twice": (
         f"providers: {{s: {SERVER}}}}}\nmodels: {{m: {{deployments: [s/x, s/x]}}}}",
         "f.yaml:2: models.m.deployments[1]: `s/x` is listed twice",
