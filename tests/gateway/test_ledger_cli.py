@@ -159,10 +159,10 @@ async def test_verify_lists_faults_and_exits_1(config, tmp_path, capsys):
     spoil(f"sqlite:///{tmp_path / 'ledger.db'}", f"DELETE FROM spend_event WHERE {EVENT_1}")
     code, out, err = run(capsys, "ledger", "verify", "--config", config)
     assert code == 1
-    assert out.startswith("4 faults: ")
-    assert err.count("fault: rollup_") == 4
+    assert out.startswith("5 faults: ")
+    assert err.count("fault: rollup_") == 5
     code, out, _ = run(capsys, "ledger", "verify", "--config", config, "--json")
-    assert (code, len(json.loads(out)["faults"])) == (1, 4)
+    assert (code, len(json.loads(out)["faults"])) == (1, 5)
 
 
 async def test_a_report_says_what_no_gateway_has_loaded_yet(config, tmp_path, capsys):
