@@ -265,10 +265,12 @@ class BudgetChange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Of a budget that is set in the database, or of a new one.
         budget: What it is from now on; None takes it away.
+        actor: Who does it, for the audit log.
     """
 
     name: str
     budget: BudgetDeclaration | None
+    actor: str
 
 
 class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,7 @@ async def change_budget(config: LoadedConfig, change: BudgetChange) -> None:
         except NoGateway:
             service = await offline_ledger(config)
             try:
-                await service.change_budget(change, actor=ACTOR)
+                await service.change_budget(change)
             finally:
                 await service.stop(drain=False)
     except (ChannelError, LedgerError) as error:

@@ -18,7 +18,7 @@ from gateway.budgets.messages import (
 from gateway.budgets.reports import budget_document
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway, catch_up
-from gateway.cli.budget_changes import change_budget, offline_ledger, parse_order
+from gateway.cli.budget_changes import ACTOR, change_budget, offline_ledger, parse_order
 from gateway.cli.faults import CliFault
 from gateway.cli.keys import known_keys
 from gateway.cli.options import ConfigOption, JsonOption
@@ -126,7 +126,7 @@ async def _set(config: LoadedConfig, name: str, changes: dict[str, object] | Non
     if changes is not None:
         present = next((one for one in await _reports(config) if one.rule.name == name), None)
         budget = await _declaration(config, name, _completed(name, changes, present))
-    await change_budget(config, BudgetChange(name=name, budget=budget))
+    await change_budget(config, BudgetChange(name=name, budget=budget, actor=ACTOR))
 
 
 def _completed(

@@ -347,11 +347,20 @@ async def check_gateway(loaded: LoadedConfig) -> Check:
     except ChannelError as error:
         detail = f"it is there and does not answer: {error}"
         return Check(name="gateway", verdict=Verdict.BROKEN, detail=detail)
-    return judge_status(status)
+    return judge_status(status, news_fault=await _news_fault(loaded))
 
 
-def judge_status(status: ServiceStatus) -> Check:
-    """Broken when an engine is neither ready nor on its way, or the files were not taken."""
+async def _news_fault(loaded: LoadedConfig) -> str:
+    """Why the running gateway does not hear of other machines' changes, empty when it does."""
+    try:
+        stats = await call_gateway(loaded, "stats", result_type=dict[str, object])
+    except (NoGateway, ChannelError):
+        return ""  # the ledger process is being started, and hears of everything then
+    return str(stats["news_fault"])
+
+
+def judge_status(status: ServiceStatus, *, news_fault: str = "") -> Check:
+    """Broken when an engine is neither ready nor on its way, or files or news were not taken."""
     faults = [
         f"{name}: {state}"
         for name, state in status.engines.items()
@@ -362,9 +371,11 @@ def judge_status(status: ServiceStatus) -> Check:
     detail = f"{status.url}; processes {processes}; engines: {engines or 'none'}"
     if status.reload_fault:
         detail += f"; the configuration on disk was not taken: {status.reload_fault}"
+    if news_fault:
+        detail += f"; keys and budgets that other machines change are not heard of: {news_fault}"
     return Check(
         name="gateway",
-        verdict=Verdict.BROKEN if faults or status.reload_fault else Verdict.OK,
+        verdict=Verdict.BROKEN if faults or status.reload_fault or news_fault else Verdict.OK,
         detail=detail,
         facts=msgspec.structs.asdict(status),
     )

@@ -224,11 +224,11 @@ async def _create(
         fiscal_month=finance.fiscal_year_start_month,
         key_team=record.team,
     )
-    await change_budget(config, BudgetChange(name=name, budget=wanted))
+    await change_budget(config, BudgetChange(name=name, budget=wanted, actor=ACTOR))
     try:
         await _change(config, "create_key", creation)
     except CliFault:
-        await change_budget(config, BudgetChange(name=name, budget=None))
+        await change_budget(config, BudgetChange(name=name, budget=None, actor=ACTOR))
         raise
 
 

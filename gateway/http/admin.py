@@ -13,6 +13,7 @@ from typing import Annotated
 
 import anyio
 import anyio.to_thread
+import msgspec
 from fastapi import APIRouter, Path, Query
 
 from gateway import errors
@@ -146,11 +147,12 @@ class AdminApi:
             fiscal_month=finance.fiscal_year_start_month,
             key_team=creation.record.team,
         )
-        await self._calls.change_budget(BudgetChange(name=name, budget=wanted))
+        change = BudgetChange(name=name, budget=wanted, actor=creation.actor)
+        await self._calls.change_budget(change)
         try:
             await self._calls.create_key(creation)
         except errors.GatewayError:
-            await self._calls.change_budget(BudgetChange(name=name, budget=None))
+            await self._calls.change_budget(msgspec.structs.replace(change, budget=None))
             raise
 
     async def revoke_key(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from pydantic import Field
 
 from gateway import errors
-from gateway.access.asking import Within
+from gateway.access.asking import Asking, Within
 from gateway.access.restriction import Restriction
 from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetScope
@@ -109,7 +109,9 @@ class BudgetApi:
         seen = [report for report in reports if within.has(report.rule.team, "")]
         return BudgetList(budgets=[BudgetView.of(report) for report in seen])
 
-    async def put_budget(self, name: BudgetName, body: BudgetOrder, within: Within) -> BudgetView:
+    async def put_budget(
+        self, name: BudgetName, body: BudgetOrder, within: Within, asking: Asking
+    ) -> BudgetView:
         """Set a budget; every worker goes by it when this answers."""
         key = self._check(body, within)
         await self._check_present(name, within)
@@ -120,16 +122,20 @@ class BudgetApi:
             fiscal_month=finance.fiscal_year_start_month,
             key_team="" if key is None else key.team,
         )
-        await self._calls.change_budget(BudgetChange(name=name, budget=wanted))
+        change = BudgetChange(name=name, budget=wanted, actor=asking.actor)
+        await self._calls.change_budget(change)
         for report in await self._calls.budget_reports():
             if report.rule.name == name:
                 return BudgetView.of(report)
         raise errors.BudgetNotFound(f"the budget {name!r} was taken away meanwhile")
 
-    async def delete_budget(self, name: BudgetName, within: Within) -> RemovedBudget:
+    async def delete_budget(
+        self, name: BudgetName, within: Within, asking: Asking
+    ) -> RemovedBudget:
         """Take a budget away; no worker goes by it when this answers."""
         await self._check_present(name, within)
-        await self._calls.change_budget(BudgetChange(name=name, budget=None))
+        change = BudgetChange(name=name, budget=None, actor=asking.actor)
+        await self._calls.change_budget(change)
         return RemovedBudget(name=name)
 
     async def _check_present(self, name: str, within: Restriction) -> None:

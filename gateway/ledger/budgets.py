@@ -26,14 +26,12 @@ from gateway.budgets.messages import (
     OnExceed,
 )
 from gateway.budgets.rules import by_width, window_of_rule
-from gateway.ledger import budget_alerts, budget_buckets, budget_schema
+from gateway.ledger import budget_alerts, budget_buckets, budget_schema, facts
 from gateway.ledger.audit import append_audit
 from gateway.ledger.budget_buckets import SQLITE_PICO_USD_MAX, StoredBudget, lock_rules
 from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.errors import BudgetConflict, BudgetTooLarge, UnknownBudget
-from gateway.ledger.facts import load_fact, set_fact
 
-_REVISION = "budgets_revision"
 _CONFIGURATION = "configuration"
 """Who declares the budgets of the file, in the audit log."""
 
@@ -50,7 +48,7 @@ def load_budgets(connection: sa.Connection) -> dict[int, StoredBudget]:
 
 def load_revision(connection: sa.Connection) -> int:
     """Grows with every change of a budget."""
-    return int(load_fact(connection, _REVISION) or 0)
+    return facts.load_revision(connection, facts.BUDGETS_REVISION)
 
 
 def load_rules(connection: sa.Connection) -> BudgetRules:
@@ -96,9 +94,7 @@ def declare(
     return load_rules(connection)
 
 
-def change(
-    connection: sa.Connection, wanted: BudgetChange, *, actor: str, now_us: int
-) -> BudgetRules:
+def change(connection: sa.Connection, wanted: BudgetChange, *, now_us: int) -> BudgetRules:
     """Set a budget, or take it away.
 
     Raises:
@@ -119,11 +115,11 @@ def change(
             wanted.budget,
             before,
             source=BudgetSource.DATABASE,
-            actor=actor,
+            actor=wanted.actor,
             now_us=now_us,
         )
     elif before is not None:
-        _retire(connection, before, actor=actor, now_us=now_us)
+        _retire(connection, before, actor=wanted.actor, now_us=now_us)
     else:
         raise UnknownBudget(
             f"no budget is called {wanted.name!r}; `fareway budgets list` shows them"
@@ -224,7 +220,7 @@ def _put(
         subject=wanted.name,
         details=_details(wanted),
     )
-    _raise_revision(connection)
+    facts.raise_revision(connection, facts.BUDGETS_REVISION)
 
 
 def _note_crossings(connection: sa.Connection, name: str, *, now_us: int) -> None:
@@ -302,7 +298,7 @@ def _retire(connection: sa.Connection, budget: StoredBudget, *, actor: str, now_
         subject=budget.rule.name,
         details={},
     )
-    _raise_revision(connection)
+    facts.raise_revision(connection, facts.BUDGETS_REVISION)
 
 
 def _set_retired(connection: sa.Connection, budget: StoredBudget, *, now_us: int) -> None:
@@ -312,10 +308,6 @@ def _set_retired(connection: sa.Connection, budget: StoredBudget, *, now_us: int
         .where(table.c.id == budget.rule.budget_id)
         .values(retired_at_us=max(now_us, budget.created_at_us))
     )
-
-
-def _raise_revision(connection: sa.Connection) -> None:
-    set_fact(connection, _REVISION, str(load_revision(connection) + 1))
 
 
 def _counts(budget: BudgetDeclaration) -> tuple[object, ...]:

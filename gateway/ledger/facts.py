@@ -7,7 +7,14 @@ from typing import cast
 import sqlalchemy as sa
 
 from gateway.ledger import schema
-from gateway.ledger.dialects import insert_into
+from gateway.ledger.dialects import insert_into, is_postgresql
+
+KEYS_REVISION = "keys_revision"
+BUDGETS_REVISION = "budgets_revision"
+REVISIONS = (KEYS_REVISION, BUDGETS_REVISION)
+"""What every machine has to know of within a second."""
+CHANNEL = "fareway_news"
+"""Where PostgreSQL notifies of a raised revision."""
 
 
 def load_fact(connection: sa.Connection, name: str) -> str | None:
@@ -21,3 +28,19 @@ def set_fact(connection: sa.Connection, name: str, value: str) -> None:
     """Note something under a name, in the place of what was there."""
     added = insert_into(connection.dialect.name, schema.meta).values(name=name, value=value)
     connection.execute(added.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+
+
+def load_revision(connection: sa.Connection, name: str) -> int:
+    """How often something was changed."""
+    return int(load_fact(connection, name) or 0)
+
+
+def raise_revision(connection: sa.Connection, name: str) -> None:
+    """Count a change, and let other machines hear of it once it is committed.
+
+    The caller has a lock that lets no other transaction count the same revision meanwhile: that of
+    the audit log, or that of the budgets.
+    """
+    set_fact(connection, name, str(load_revision(connection, name) + 1))
+    if is_postgresql(connection):
+        connection.execute(sa.select(sa.func.pg_notify(CHANNEL, name)))

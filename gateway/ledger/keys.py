@@ -17,11 +17,9 @@ from gateway.auth.directory import KeyRecord, KeySource
 from gateway.ledger import schema
 from gateway.ledger.audit import append_audit
 from gateway.ledger.errors import KeyConflict, UnknownKey
-from gateway.ledger.facts import load_fact, set_fact
+from gateway.ledger.facts import KEYS_REVISION, load_revision, raise_revision
 from gateway.ledger.views import StoredKey
 from gateway.limits.amounts import LimitAmounts
-
-_REVISION = "keys_revision"
 
 
 def create_key(
@@ -67,7 +65,7 @@ def create_key(
             **(_limits(record) or {}),
         },
     )
-    _raise_revision(connection)
+    raise_revision(connection, KEYS_REVISION)
 
 
 def revoke_key(connection: sa.Connection, key_id: str, *, actor: str, now_us: int) -> StoredKey:
@@ -86,7 +84,7 @@ def revoke_key(connection: sa.Connection, key_id: str, *, actor: str, now_us: in
         append_audit(
             connection, at_us=now_us, actor=actor, action="key.revoke", subject=key_id, details={}
         )
-        _raise_revision(connection)
+        raise_revision(connection, KEYS_REVISION)
     return stored[0]
 
 
@@ -97,13 +95,8 @@ def list_keys(connection: sa.Connection) -> tuple[StoredKey, ...]:
 
 def load_all_keys(connection: sa.Connection) -> tuple[int, tuple[KeyRecord, ...]]:
     """The revision and every record, of one moment; `connection` is in a transaction."""
-    revision = load_fact(connection, _REVISION)
-    return int(revision or 0), tuple(key.record for key in list_keys(connection))
-
-
-def _raise_revision(connection: sa.Connection) -> None:
-    revision, _ = load_all_keys(connection)
-    set_fact(connection, _REVISION, str(revision + 1))
+    revision = load_revision(connection, KEYS_REVISION)
+    return revision, tuple(key.record for key in list_keys(connection))
 
 
 def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple[StoredKey, ...]:

@@ -10,7 +10,9 @@ error after some seconds, and the connection is given up; whoever has work to do
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -61,6 +63,14 @@ class _Driver(Protocol):
     async def copy_records_to_table(
         self, table_name: str, *, records: Sequence[tuple[object, ...]], columns: Sequence[str]
     ) -> str: ...
+
+    async def fetch(self, query: str) -> Sequence[Iterable[object]]: ...
+
+    async def add_listener(self, channel: str, callback: Callable[..., object]) -> None: ...
+
+    def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
+
+    def terminate(self) -> None: ...
 
     async def set_type_codec(
         self,
@@ -117,6 +127,73 @@ def twin(of: AsyncEngine) -> AsyncEngine | None:
     """Another engine like one of `engine`, for another loop; None when it is one of SQLite."""
     make = cast("Callable[[], AsyncEngine] | None", of.get_execution_options().get(_TWIN))
     return None if make is None else make()
+
+
+class Listener:
+    """A connection that hears notifications; not for transactions.
+
+    Args:
+        driver: Its connection.
+    """
+
+    def __init__(self, driver: _Driver) -> None:
+        self._driver = driver
+        self._heard = asyncio.Event()
+
+    @classmethod
+    async def open(cls, database_url: str, waits: Waits) -> Listener:
+        """Connect.
+
+        Args:
+            database_url: As for `engine`.
+            waits: How long its statements may take.
+
+        Raises:
+            OperationalError: The server does not answer, or refuses.
+        """
+        made = cls(await _connector(database_url, waits)())
+        made._driver.add_termination_listener(made._note)
+        return made
+
+    async def listen(self, channel: str) -> None:
+        """Hear what is notified from now on.
+
+        Raises:
+            OperationalError: The connection is gone.
+        """
+        with _said():
+            await self._driver.add_listener(channel, self._note)
+
+    async def wait(self) -> None:
+        """Return once something was heard since the last call, or the connection is gone."""
+        await self._heard.wait()
+        self._heard.clear()
+
+    async def fetch(self, statement: str, *, timeout_s: float) -> list[tuple[object, ...]]:
+        """The rows of a query.
+
+        Raises:
+            OperationalError: No answer in that time, a refusal, or the connection is gone.
+        """
+        with _said():
+            async with asyncio.timeout(timeout_s):
+                return [tuple(row) for row in await self._driver.fetch(statement)]
+
+    async def aclose(self) -> None:
+        """Drop the connection at once; the server cleans up."""
+        self._driver.terminate()
+
+    def _note(self, *_what: object) -> None:
+        self._heard.set()
+
+
+@contextmanager
+def _said() -> Generator[None]:
+    """Raise the driver's errors as the database's."""
+    try:
+        yield
+    except _driver_errors() as error:
+        raise OperationalError("listen", None, error) from error
 
 
 def copy_rows(
@@ -205,6 +282,7 @@ def _driver_errors() -> tuple[type[Exception], ...]:
     return (
         asyncpg.PostgresError,
         asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
         OSError,
         TimeoutError,
         ValueError,

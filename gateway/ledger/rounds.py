@@ -78,6 +78,9 @@ class LoaderStats:
         backlog_bytes: Bytes in the spools beyond the cursors, after the last round.
         backlog_records: About how many records that is.
         backlog_age_ms: Since the oldest of them was written.
+        news_age_ms: Since keys and budgets were known to be the newest of all machines; 0 where no
+            other machine can change them.
+        news_fault: Why they are not, empty while they are.
     """
 
     events: int = 0
@@ -89,6 +92,8 @@ class LoaderStats:
     backlog_bytes: int = 0
     backlog_records: int = 0
     backlog_age_ms: int = 0
+    news_age_ms: int = 0
+    news_fault: str = ""
 
 
 Entries = list[SpoolRecords | SpoolDamage]

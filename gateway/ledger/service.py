@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -33,6 +33,7 @@ from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writi
 from gateway.ledger.errors import DatabaseUnavailable, LedgerError
 from gateway.ledger.faults import explaining
 from gateway.ledger.loader import Loader
+from gateway.ledger.news import News
 from gateway.ledger.people_desk import PeopleDesk
 from gateway.ledger.recent import recent_requests
 from gateway.ledger.reports import spend_report
@@ -67,6 +68,8 @@ class LedgerService:
         keep_events_months: As `retention.events_months`.
         cost_tags: Those that have sums of their own; None leaves that as it is.
         password_cost: What a password's hash costs; that of `PasswordCost` when None.
+        on_news: Called after keys or budgets have changed, by whatever machine, where several can;
+            raises `ChannelError` where that was not taken, and is called again then.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class LedgerService:
         keep_events_months: int | None = None,
         cost_tags: tuple[str, ...] | None = None,
         password_cost: PasswordCost | None = None,
+        on_news: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._url = database_url
         self._spool_root = spool_root
@@ -92,6 +96,9 @@ class LedgerService:
         self._loader = Loader(self._writer, spool_root, clock=clock, limits=limits)
         self._alerts = AlertSender(self._read, self._write, clock=clock)
         self._cost_tags = cost_tags
+        self._news: News | None = None
+        if on_news is not None and is_postgresql(database_url):
+            self._news = News(database_url, on_news, clock=clock)
         self._stopped = anyio.Event()
         self._stopped.set()
         self.people = PeopleDesk(
@@ -119,6 +126,8 @@ class LedgerService:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._alerts.run)
                 tasks.start_soon(self._maintain)
+                if self._news is not None:
+                    tasks.start_soon(self._news.run)
                 await self._loader.run()
                 tasks.cancel_scope.cancel()
         finally:
@@ -190,8 +199,12 @@ class LedgerService:
         await self._loader.flush()
 
     def stats(self) -> LoaderStats:
-        """What was loaded and what waits."""
-        return self._loader.stats
+        """What was loaded and what waits, and whether other machines are heard of."""
+        stats = self._loader.stats
+        if self._news is not None:
+            stats.news_age_ms = round(self._news.age_s * 1_000)
+            stats.news_fault = self._news.fault
+        return stats
 
     async def create_key(self, record: KeyRecord, *, actor: str, owner: str = "") -> int:
         """Add a key; returns the new revision of the key directory.
@@ -243,7 +256,7 @@ class LedgerService:
         self._alerts.set_webhooks(declarations.webhooks)
         return rules
 
-    async def change_budget(self, change: BudgetChange, *, actor: str) -> BudgetRules:
+    async def change_budget(self, change: BudgetChange) -> BudgetRules:
         """Set a budget by hand or take it away; returns every budget in force from then on.
 
         Raises:
@@ -254,7 +267,7 @@ class LedgerService:
 
         def run(connection: sa.Connection) -> BudgetRules:
             now_us = self._clock.wall_us()
-            return budgets.change(connection, change, actor=actor, now_us=now_us)
+            return budgets.change(connection, change, now_us=now_us)
 
         return await self._write(run)
 

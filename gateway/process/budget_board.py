@@ -144,23 +144,27 @@ class BudgetBoard:
     async def _lease_called(self, request: LeaseRequest, _fds: Sequence[int]) -> LeaseReply:
         reply = await self.lease(request)
         if self.rules is None or reply.rules_revision > self.rules.revision:
-            await self._catch_up()
+            try:
+                await self.catch_up()
+            except ChannelError as error:
+                logger.warning("the newest budgets were not told: %s", error)
         return reply
 
     async def _states_called(self, _params: None, _fds: Sequence[int]) -> list[BudgetState]:
         return await self.states()
 
-    async def _catch_up(self) -> None:
-        """Budgets were changed by another machine."""
-        try:
-            child = await self._ready()
-            async with self.lock:
-                rules = await child.channel.call(
-                    "budget_rules", None, result_type=BudgetRules, timeout_s=LEDGER_CALL_S
-                )
-                await self.publish(rules)
-        except ChannelError as error:
-            logger.warning("the newest budgets were not told: %s", error)
+    async def catch_up(self) -> None:
+        """Take the budgets as they are now: another machine may have changed them.
+
+        Raises:
+            ChannelError: The ledger process is not there, or did not tell.
+        """
+        child = await self._ready()
+        async with self.lock:
+            rules = await child.channel.call(
+                "budget_rules", None, result_type=BudgetRules, timeout_s=LEDGER_CALL_S
+            )
+            await self.publish(rules)
 
     async def publish(self, rules: BudgetRules) -> None:
         """Give every member the budgets in force; call with the lock held."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.auth.directory import KeyRecord
@@ -61,6 +61,21 @@ class KeyBoard:
     def has(self, keys: list[KeyRecord]) -> bool:
         """Whether these keys are what every member has."""
         return self._known.is_set() and keys == self._keys
+
+    async def refresh(self, load: Callable[[], Awaitable[list[KeyRecord]]]) -> None:
+        """Give every member the keys of now; whoever changed them.
+
+        Args:
+            load: Reads them; called with the lock held, so that they are no older than what a
+                command has published meanwhile.
+
+        Raises:
+            ChannelError: They were not told.
+        """
+        async with self.lock:
+            keys = await load()
+            if not self.has(keys):
+                await self.publish(keys)
 
     async def publish(self, keys: list[KeyRecord]) -> None:
         """Give every member the new keys; call with the lock held."""

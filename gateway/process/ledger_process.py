@@ -85,11 +85,11 @@ P = TypeVar("P")
 R = TypeVar("R")
 
 ORPHAN_DRAIN_S = 5.0
+NEWS_S = 60.0
+"""How long workers may take to learn of changed keys and budgets; one that does not is ended."""
 _GC_THRESHOLDS = (20_000, 20, 50)
 """Rows of a batch are young for long: with Python's own thresholds a tenth of loading is looking
 for cycles that cannot be there."""
-_ACTOR = "admin"
-"""Who changes budgets: the admin socket, which only the operator's user can open."""
 _CODES: Mapping[type[LedgerError], str] = {
     errors.BadPerson: "bad_person",
     errors.BadQuery: "bad_query",
@@ -150,6 +150,7 @@ class LedgerProcess:
             "stop": _answer(type(None), self._stop_called),
             "create_key": _answer(KeyCreation, self._create_key),
             "revoke_key": _answer(KeyRevocation, self._revoke_key),
+            "load_keys": _answer(type(None), self._load_keys),
             "list_keys": _answer(type(None), self._list_keys),
             "set_budgets": _answer(BudgetDeclarations, self._set_budgets),
             "change_budget": _answer(BudgetChange, self._change_budget),
@@ -209,6 +210,7 @@ class LedgerProcess:
             keep_events_months=start.keep_events_months,
             cost_tags=start.cost_tags,
             password_cost=self._password_cost,
+            on_news=self._tell_news,
         )
         try:
             await service.start()
@@ -240,6 +242,12 @@ class LedgerProcess:
         await self._started().revoke_key(revocation.key_id, actor=revocation.actor)
         return await self._records()
 
+    async def _load_keys(self, _params: None) -> list[KeyRecord]:
+        return await self._records()
+
+    async def _tell_news(self) -> None:
+        await self._channel.call("news", None, result_type=type(None), timeout_s=NEWS_S)
+
     async def _list_keys(self, _params: None) -> tuple[StoredKey, ...]:
         return await self._started().list_keys()
 
@@ -247,7 +255,7 @@ class LedgerProcess:
         return await self._started().set_budgets(declarations)
 
     async def _change_budget(self, change: BudgetChange) -> BudgetRules:
-        return await self._started().change_budget(change, actor=_ACTOR)
+        return await self._started().change_budget(change)
 
     async def _budget_rules(self, _params: None) -> BudgetRules:
         return await self._started().budget_rules()

@@ -179,7 +179,7 @@ class Supervisor:
         self._ledger = Keeper(
             module=LEDGER_MODULE,
             name="ledger",
-            methods={},
+            methods={"news": method(type(None), self._take_news)},
             set_up=self._set_up_ledger,
             backoff=Backoff(monotonic_s=self.clock.monotonic_s),
             niceness=LEDGER_NICENESS,
@@ -345,6 +345,14 @@ class Supervisor:
         async with self._board.lock:
             if not self._board.has(keys):
                 await self._board.publish(keys)
+
+    async def _take_news(self, _params: None, _fds: Sequence[int]) -> None:
+        """Take keys and budgets as they are now: some machine has changed them."""
+        await self._ready_ledger()
+        await self._board.refresh(
+            lambda: self._call_ledger("load_keys", None, result_type=list[KeyRecord])
+        )
+        await self._budgets.catch_up()
 
     async def _run_engines(self) -> None:
         await self.engines.run(lambda: [child.channel for child in self._living_workers()])

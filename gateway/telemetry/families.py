@@ -203,6 +203,10 @@ LEDGER_FAMILIES: Mapping[str, Family] = {
     "fareway_ledger_failed_rounds_total": Family(
         kind=Kind.COUNTER, help="Rounds of loading that the database did not take."
     ),
+    "fareway_news_age_seconds": Family(
+        kind=Kind.GAUGE,
+        help="Since keys and budgets were known to be the newest of all machines.",
+    ),
 }
 """Of the ledger process."""
 

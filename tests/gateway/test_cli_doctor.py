@@ -272,6 +272,20 @@ def test_a_configuration_that_was_not_taken_is_a_fault_with_its_reason():
     assert "not taken: f.yaml:3: port: unknown key" in found.detail
 
 
+def test_a_gateway_that_hears_nothing_of_other_machines_is_broken(loaded, tmp_path):
+    async def status(_params, _fds):
+        return status_of({})
+
+    async def stats(_params, _fds):
+        return {"news_fault": "the database did not answer"}
+
+    methods = {"status": method(type(None), status), "stats": method(type(None), stats)}
+    with admin_endpoint(tmp_path / "spool", methods):
+        found = anyio.run(doctor.check_gateway, loaded)
+    assert found.verdict is Verdict.BROKEN
+    assert "are not heard of: the database did not answer" in found.detail
+
+
 def test_a_gateway_that_does_not_run_is_no_fault(loaded):
     assert anyio.run(doctor.check_gateway, loaded).verdict is Verdict.NOTE
 

@@ -333,8 +333,8 @@ async def test_a_budget_that_counts_something_else_is_another_one(url, tmp_path,
 async def test_a_budget_that_the_file_no_longer_names_is_retired(url, tmp_path, clock):
     async with serving(url, tmp_path, clock) as service:
         await service.set_budgets(declare(budget()))
-        by_hand = BudgetChange(name="mine", budget=budget("mine"))
-        await service.change_budget(by_hand, actor="admin")
+        by_hand = BudgetChange(name="mine", budget=budget("mine"), actor="ann")
+        await service.change_budget(by_hand)
         rules = await service.set_budgets(declare())
         assert [rule.name for rule in rules.rules] == ["mine"]
         assert rules == await service.budget_rules()
@@ -345,17 +345,17 @@ async def test_names_are_unique_across_file_and_database(url, tmp_path, clock):
         await service.set_budgets(declare(budget()))
         for change in (budget(), None):
             with pytest.raises(BudgetConflict, match="'team' is declared in the configuration"):
-                await service.change_budget(BudgetChange(name="team", budget=change), actor="admin")
-        await service.change_budget(BudgetChange(name="mine", budget=budget("mine")), actor="a")
+                await service.change_budget(BudgetChange(name="team", budget=change, actor="admin"))
+        await service.change_budget(BudgetChange(name="mine", budget=budget("mine"), actor="a"))
         with pytest.raises(BudgetConflict, match="set with `fareway budgets set`"):
             await service.set_budgets(declare(budget("mine")))
         assert [r.source for r in await service.budget_reports()] == [
             BudgetSource.DATABASE,
             BudgetSource.FILE,
         ]
-        await service.change_budget(BudgetChange(name="mine", budget=None), actor="admin")
+        await service.change_budget(BudgetChange(name="mine", budget=None, actor="admin"))
         with pytest.raises(UnknownBudget, match="no budget is called 'mine'"):
-            await service.change_budget(BudgetChange(name="mine", budget=None), actor="admin")
+            await service.change_budget(BudgetChange(name="mine", budget=None, actor="admin"))
         assert (await service.verify()).faults == ()
 
 

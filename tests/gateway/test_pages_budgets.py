@@ -70,6 +70,10 @@ async def test_a_budget_is_set_and_its_effective_values_come_back(tmp_path) -> N
         assert (await client.get("/admin/v1/budgets")).json() == {"budgets": []}
         answer = await client.delete("/admin/v1/budgets/payments, monthly/cap")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "budget_not_found")
+        lines = (await client.get("/admin/v1/audit")).json()["lines"]
+        changes = [line for line in lines if line["action"].startswith("budget.")]
+        assert [line["action"] for line in changes] == ["budget.remove", "budget.set", "budget.set"]
+        assert {line["actor"] for line in changes} == {"admin-key"}
 
 
 async def test_budgets_of_the_file_are_changed_only_there(tmp_path) -> None:

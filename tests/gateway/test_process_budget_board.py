@@ -226,7 +226,7 @@ async def test_a_change_reaches_every_worker_before_it_returns():
         with pytest.raises(BudgetExceeded):
             await here.hold(0, 2 * CENT)
         here.ledger.rules = BudgetRules(revision=2)
-        command = BudgetChange(name="budget 1", budget=None)
+        command = BudgetChange(name="budget 1", budget=None, actor="cli")
         rules = await here.board.methods()["change_budget"].run(command, ())
         assert rules == here.ledger.rules
         assert all(worker.is_free for worker in here.workers)
