@@ -142,16 +142,31 @@ def _is_string(view: memoryview, opening: int, closing: int) -> bool:
 def _parts(view: memoryview, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Parts of a string's inside that are valid each for itself if all of it is base64.
 
-    None begins within an escape (writers escape `/` and `+`): where one may be, it begins earlier.
+    None ends within an escape (writers escape `/` and `+`): there it ends before it.
     """
     while start < end:
-        stop = min(start + _HELD_BYTES_MAX, end)
-        while stop < end and b"\\" in bytes(view[stop - _ESCAPE_BYTES_MAX : stop]):
-            stop -= 1
-            if stop <= start + _ESCAPE_BYTES_MAX:  # nothing but escapes
-                stop = end
+        stop = start + _HELD_BYTES_MAX
+        stop = end if stop >= end else _before_a_cut_escape(view, start, stop)
         yield start, stop
         start = stop
+
+
+def _before_a_cut_escape(view: memoryview, start: int, stop: int) -> int:
+    """Where to end a part so that it ends whole, at or shortly before `stop`.
+
+    Whether a backslash opens an escape or is what another one escapes follows from how many stand
+    in a row up to it. A client may send nothing but escapes: the row is counted in one step, and no
+    place is tried twice.
+    """
+    window = bytes(view[stop - _ESCAPE_BYTES_MAX : stop])
+    last = window.rfind(b"\\")
+    if last < 0:
+        return stop
+    at = stop - _ESCAPE_BYTES_MAX + last
+    up_to = bytes(view[start : at + 1])
+    opens = (len(up_to) - len(up_to.rstrip(b"\\"))) % 2 == 1
+    escape_bytes = _ESCAPE_BYTES_MAX if view[at + 1] == ord("u") else 2
+    return at if opens and at + escape_bytes > stop else stop
 
 
 def _copies(piece: bytes | memoryview) -> Iterator[bytes]:

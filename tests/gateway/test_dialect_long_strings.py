@@ -241,6 +241,9 @@ LONG_RUNS = {
     "with its slashes escaped": ("Q\\/J", True),
     "with its plus signs escaped": ("Q\\u002bJ", True),
     "of nothing but escapes": ("\\/", True),
+    "of nothing but backslashes": ("\\\\", True),
+    "of an odd row of backslashes and more": ("\\\\\\/", True),
+    "of escapes of both lengths": ("\\/\\u002f", True),
     "with a control character": ("QUJD", False),
 }
 
