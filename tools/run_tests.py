@@ -57,7 +57,9 @@ TIERS = {
     ),
     "slow": Tier(
         selection=f"slow and not soak and {NEVER_HERE}",
-        arguments=("--hypothesis-profile=ci", "--timeout=400"),
+        # Two at a time, a file staying with one process: much of this part waits for processes to
+        # start, for deadlines and for disks, and what serves a file's tests is started once.
+        arguments=("--hypothesis-profile=ci", "--timeout=400", "-n2", "--dist=loadfile"),
     ),
     "soak": Tier(
         selection=f"(slow or soak) and {NEVER_HERE}",

@@ -132,6 +132,7 @@ def test_very_many_killed_writers_and_loaders_lose_and_double_nothing(tmp_path, 
     kill_writers(tmp_path, rng, rounds=200)
 
 
+@pytest.mark.slow
 def test_a_database_locked_by_another_process_only_delays(tmp_path):
     """GW-091."""
     url, root = make_database(tmp_path), tmp_path / "spool"
@@ -160,6 +161,7 @@ def test_a_database_locked_by_another_process_only_delays(tmp_path):
     anyio.run(outage)
 
 
+@pytest.mark.slow
 def test_a_file_size_limit_cuts_a_write_short_and_the_next_segment_takes_it(tmp_path):
     """A real short write: the kernel takes what fits under RLIMIT_FSIZE, then says EFBIG."""
     url, root = make_database(tmp_path), tmp_path / "spool"

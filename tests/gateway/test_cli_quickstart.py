@@ -118,6 +118,7 @@ def test_an_interrupt_before_the_answer_is_one_sentence(tmp_path, environ):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["model", "team"])
 def test_a_configuration_that_cannot_be_shown_starts_nothing(tmp_path, environ, missing):
     configure(tmp_path, port=free_port())
@@ -136,6 +137,7 @@ FOLDERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variable", "said"), FOLDERS.values(), ids=FOLDERS.keys())
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, environ, variable, said):
     (tmp_path / "fareway.yaml").write_text(
@@ -149,6 +151,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, environ, vari
     assert done.stderr.startswith(said)
 
 
+@pytest.mark.slow
 def test_a_full_disk_under_the_output_is_one_sentence(tmp_path, environ):
     with Path("/dev/full").open("w") as full:
         done = start(tmp_path, environ, "config", "show", stdout=full)
@@ -159,11 +162,13 @@ def test_a_full_disk_under_the_output_is_one_sentence(tmp_path, environ):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_modules_are_loaded_is_no_traceback(tmp_path, environ):
     done = start(tmp_path, environ, "doctor", code=WITHOUT_TYPER + START)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "\n")
 
 
+@pytest.mark.slow
 def test_a_missing_upstream_key_stops_the_start_with_its_line(tmp_path, environ):
     configure(tmp_path, port=free_port())
     config = yaml.safe_load((tmp_path / "fareway.yaml").read_text())

@@ -67,6 +67,7 @@ async def close_a_month(url: str, folder) -> tuple:
     return run.differences, posted, closed
 
 
+@pytest.mark.slow
 async def test_both_databases_close_a_month_with_the_same_digest(tmp_path, postgres_url):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

@@ -88,11 +88,13 @@ async def report_beside(config, folder, answer) -> tuple[list[str], str, str]:
     return asked, done.stdout.decode(), done.stderr.decode()
 
 
+@pytest.mark.slow
 async def test_report_has_a_running_gateway_load_first(config, tmp_path):
     asked, out, err = await report_beside(config, tmp_path / "spool", lambda: None)
     assert (asked, json.loads(out)["total"]["attempts"], err) == (["flush"], 2, "")
 
 
+@pytest.mark.slow
 async def test_report_says_when_the_running_gateway_cannot_load(config, tmp_path):
     def refuse() -> None:
         raise RemoteError("database_unavailable", "the database did not answer")

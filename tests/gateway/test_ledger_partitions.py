@@ -217,6 +217,7 @@ async def test_sqlite_has_no_months(tmp_path):
         await service.stop(drain=False)
 
 
+@pytest.mark.slow
 def test_every_version_goes_up_and_down_on_postgresql(postgres_url):
     migrate.upgrade(postgres_url)
     for version in [*sorted(migrate.versions(), reverse=True)[1:], "base"]:

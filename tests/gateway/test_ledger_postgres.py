@@ -43,6 +43,7 @@ async def test_text_that_postgresql_refuses_is_kept_aside_alone(
     await writer.close()
 
 
+@pytest.mark.slow
 async def test_a_killed_server_loses_nothing_and_counts_nothing_twice(postgres_server, tmp_path):
     url = postgres_server.create_database()
     migrate.upgrade(url)

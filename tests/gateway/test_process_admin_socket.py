@@ -250,6 +250,7 @@ async def test_a_second_gateway_on_one_spool_says_so_before_it_starts_anything(t
     second.listeners.close()
 
 
+@pytest.mark.slow
 async def test_a_gateway_whose_ledger_process_cannot_start_ends_without_waiting_for_it(tmp_path):
     made = supervisor(tmp_path)
     sqlite_path(made.loaded.database_url).mkdir(parents=True)  # no file can be there
@@ -265,6 +266,7 @@ async def test_a_gateway_whose_ledger_process_cannot_start_ends_without_waiting_
     assert made.is_stopping
 
 
+@pytest.mark.slow
 async def test_a_gateway_whose_database_is_none_ends_at_once_with_a_sentence(tmp_path):
     made = supervisor(tmp_path)
     path = sqlite_path(made.loaded.database_url)

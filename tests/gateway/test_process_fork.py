@@ -168,6 +168,7 @@ def test_a_process_with_threads_is_not_copied():
     assert told(program) == ["-m", "gateway.boot", "gateway.process.worker"]
 
 
+@pytest.mark.slow
 def test_what_is_loaded_before_the_copy_is_needed_by_both():
     shared = modules(*SHARED_MODULES)
     assert shared <= modules("gateway.process.worker")

