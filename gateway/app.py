@@ -173,7 +173,7 @@ def build_service(
         spool_fault=spool.fault,
         started_s=clock.wall_us() // 1_000_000,
         finance=settings.finance,
-        reporting=Reporting(finance=settings.finance, base_dir=config.base_dir),
+        reporting=Reporting.of(settings, base_dir=config.base_dir),
         trails=trails,
     )
     metrics.add_source(lambda: wire_fault_series(providers))

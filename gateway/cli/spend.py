@@ -9,7 +9,7 @@ import anyio
 import sqlalchemy as sa
 import typer
 
-from gateway.cli import spend_close, spend_reconcile
+from gateway.cli import spend_close, spend_journal, spend_reconcile
 from gateway.cli.admin import CaughtUp, catch_up_state
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
@@ -22,8 +22,8 @@ from gateway.ledger.backlog import Backlog, measure
 from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.errors import BadQuery, LedgerError
 from gateway.ledger.reading import read_ledger
+from gateway.ledger.report_corrections import answer_spend_query
 from gateway.ledger.report_formats import ReportFormat, render
-from gateway.ledger.reports import spend_report
 from gateway.ledger.store import load_cursors
 from gateway.ledger.views import GroupBy, SpendQuery, SpendReport, is_dimension
 from gateway.settings.database import connection_url
@@ -34,6 +34,7 @@ app = typer.Typer(help="Report what was spent.", rich_markup_mode=None)
 
 
 app.command("close", short_help="Show a month's checklist, or close the month.")(spend_close.close)
+app.command("journal", short_help="Issue a closed month's journal.")(spend_journal.journal)
 app.add_typer(spend_reconcile.app, name="reconcile")
 
 
@@ -62,9 +63,9 @@ def report(
     by: Annotated[
         str,
         typer.Option(
-            help="What there is a row for, several separated by commas: team, project, key, model,"
-            " provider, deployment, privacy_tags, privacy_tag, status, quality, cost_tag:<name>,"
-            " hour, day, week, month, fiscal_year."
+            help="What there is a row for, several separated by commas: team, project, cost_centre,"
+            " key, model, provider, deployment, privacy_tags, privacy_tag, status, quality,"
+            " cost_tag:<name>, hour, day, week, month, fiscal_year."
         ),
     ] = "team",
     from_: Annotated[
@@ -99,6 +100,9 @@ def report(
     project: Annotated[
         Values, typer.Option(help="Only projects of this name.", show_default=False)
     ] = None,
+    cost_centre: Annotated[
+        Values, typer.Option(help="Only what this cost centre is charged.", show_default=False)
+    ] = None,
     key: Annotated[
         Values, typer.Option(help="Only the key of this id.", show_default=False)
     ] = None,
@@ -122,6 +126,14 @@ def report(
         Values,
         typer.Option(help="Only requests with this cost tag, name=value.", show_default=False),
     ] = None,
+    with_adjustments: Annotated[
+        bool,
+        typer.Option(
+            "--with-adjustments",
+            help="Also what the months are charged for: adjustments, and usage that came late.",
+            show_default=False,
+        ),
+    ] = False,
     form: Annotated[
         ReportFormat, typer.Option("--format", help="How to print it.")
     ] = ReportFormat.TABLE,
@@ -135,6 +147,7 @@ def report(
     given = {
         GroupBy.TEAM: team,
         GroupBy.PROJECT: project,
+        GroupBy.COST_CENTRE: cost_centre,
         GroupBy.KEY: key,
         GroupBy.MODEL: model,
         GroupBy.PROVIDER: provider,
@@ -153,21 +166,20 @@ def report(
         currency=currency,
         filters={name: values for name, values in given.items() if values},
         cost_tags=cost_tag or (),
+        with_adjustments=with_adjustments,
     )
     loaded = load(config, environ=process_environ())
     try:
         now_us = system_clock().wall_us()
-        query = spend_query(words, _reporting(loaded), now_us=now_us)
+        query = spend_query(
+            words, Reporting.of(loaded.settings, base_dir=loaded.base_dir), now_us=now_us
+        )
         found = _ask(loaded, query, now_us=now_us)
     except BadQuery as error:
         raise typer.BadParameter(str(error)) from error
     except (LedgerError, FinanceError) as error:
         raise CliFault(str(error)) from error
     typer.echo(render(found, ReportFormat.JSON if as_json else form), nl=False)
-
-
-def _reporting(loaded: LoadedConfig) -> Reporting:
-    return Reporting(finance=loaded.settings.finance, base_dir=loaded.base_dir)
 
 
 def _ask(loaded: LoadedConfig, query: SpendQuery, *, now_us: int) -> SpendReport:
@@ -193,4 +205,4 @@ def _report(
     directories = sorted(path for path in spool_root.glob("*") if path.is_dir())
     prefix = node.load(spool_root) if is_postgresql(connection) else ""
     waiting = measure(directories, load_cursors(connection, prefix), now_us=now_us)
-    return spend_report(connection, query), waiting
+    return answer_spend_query(connection, query), waiting

@@ -29,7 +29,7 @@ from gateway.dashboard.shell import Shell
 from gateway.errors import LedgerUnavailable
 from gateway.ledger.report_csv import as_csv
 from gateway.ledger.report_time import local_day
-from gateway.ledger.views import COST_TAG, GroupBy, SpendQuery, SpendReport
+from gateway.ledger.views import COST_TAG, CostCentre, GroupBy, SpendQuery, SpendReport
 
 MONTH_PATH = "/ui/month"
 HISTORY_DAYS = 70
@@ -56,12 +56,14 @@ class Calendar:
         fiscal_month: Month in which the fiscal year begins.
         cost_tags: Names that have sums of their own.
         organisation: Who bills the teams.
+        cost_centres: Who is charged to which.
     """
 
     zone: str
     fiscal_month: int
     cost_tags: tuple[str, ...]
     organisation: str
+    cost_centres: tuple[CostCentre, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +235,11 @@ class FinancePages:
             cost_tags=calendar.cost_tags,
         )
         query = explorer.query_of(
-            wanted, zone=calendar.zone, fiscal_month=calendar.fiscal_month, teams=within.sums
+            wanted,
+            zone=calendar.zone,
+            fiscal_month=calendar.fiscal_month,
+            teams=within.sums,
+            cost_centres=calendar.cost_centres,
         )
         is_complete = await self.ledger.catch_up()
         return wanted, await self.ledger.spend_report(query), is_complete

@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.clock import Clock
-from gateway.finance import adjustments, close, imports, runs
+from gateway.finance import adjustments, close, imports, journal_books, runs
 from gateway.finance.approvers import has_other_approver
 from gateway.finance.bill_messages import (
     ImportFile,
@@ -27,6 +27,7 @@ from gateway.finance.bill_messages import (
 )
 from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
 from gateway.finance.errors import UnreadableSource
+from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Proposal, Propose
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger.verify import Verification
@@ -87,6 +88,12 @@ class FinanceDesk:
                 return await self._ledger.write_apart(
                     lambda connection: _decide(connection, request, now_us=now_us)
                 )
+            case IssueJournal():
+                return await self._ledger.write_apart(
+                    lambda connection: journal_books.issue_journal(
+                        connection, request, now_us=now_us
+                    )
+                )
             case CloseMonth():
                 return await self._close(request, now_us)
             case CloseStatus():
@@ -141,7 +148,13 @@ def _decide(connection: sa.Connection, request: Decide, *, now_us: int) -> Propo
 
 def _read(
     connection: sa.Connection,
-    query: ListImports | ListRuns | ShowRun | ListProposals | ListAdjustments | VerifyCloses,
+    query: ListImports
+    | ListRuns
+    | ShowRun
+    | ListProposals
+    | ListAdjustments
+    | VerifyCloses
+    | ShowJournal,
 ) -> object:
     match query:
         case ListImports():
@@ -156,4 +169,6 @@ def _read(
             return adjustments.adjustments(connection, query)
         case VerifyCloses():
             return close.verify_closes(connection, query)
+        case ShowJournal():
+            return journal_books.show_journal(connection, query)
     assert_never(query)

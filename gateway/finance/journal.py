@@ -1,20 +1,23 @@
 """A month's spend as a balanced journal: cost centres on one side, who is paid on the other.
 
-Both sides are rounded to the currency's smallest unit together, so that each of them adds up to the
-rounded total: debits equal credits to the cent, without a line for rounding differences. What each
-line was before rounding is kept beside it.
+Every line is rounded to the currency's smallest unit by itself, half to even. What the rounded
+debits then lack of the rounded credits, or have too much, is one line on the account for rounding,
+so debits equal credits to the last cent. A line that rounds to nothing is left to that one, too.
+What each line was before rounding is kept beside it, in picodollars, and the sum of all charges
+with the journal.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
-from gateway.finance.errors import FinanceError
+from gateway.finance.errors import Refused
+from gateway.finance.journal_messages import JournalLine, JournalPosting
 from pricing.money import PICO_PER_USD
-from pricing.shares import round_together
 
 _NO_DIGITS = frozenset(
     {
@@ -38,9 +41,11 @@ _NO_DIGITS = frozenset(
 )
 _MINOR_PER_MAJOR = (1, 10, 100, 1000)
 _THREE_DIGITS = frozenset({"BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"})
+_Debit = tuple[str, str, str, str]
+"""Account, cost centre, team, project."""
 
 
-class UnmappedTeam(FinanceError):
+class UnmappedTeam(Refused):
     """A team has spend and no cost centre."""
 
 
@@ -50,51 +55,17 @@ class JournalCharge:
 
     Attributes:
         team: Empty for spend that belongs to no team.
-        provider: Who is paid.
-        amount_pico_usd: Cost and adjustments together; negative for money back.
+        project: Of the team, empty for none.
+        provider: Who is paid; empty where nobody is named.
+        amount_pico_usd: Negative for money back.
+        is_tax: Whether it is tax, that may have an account of its own.
     """
 
     team: str
+    project: str
     provider: str
     amount_pico_usd: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalAccounts:
-    """Where lines are posted.
-
-    Attributes:
-        expense: Account of the debits.
-        clearing: Account of the credits, per provider; `""` is the one for all others.
-        unattributed_cost_centre: For spend of no team; empty where that is an error.
-        cost_centres: Per team.
-    """
-
-    expense: str
-    clearing: Mapping[str, str]
-    unattributed_cost_centre: str
-    cost_centres: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalLine:
-    """One line.
-
-    Attributes:
-        account: Posted to.
-        cost_centre: Empty on the credit side.
-        debit: Decimal with the currency's digits; 0 on a credit line.
-        credit: Decimal with the currency's digits; 0 on a debit line.
-        text: What it is for.
-        amount_pico_usd: Before rounding and conversion; positive for a debit.
-    """
-
-    account: str
-    cost_centre: str
-    debit: Decimal
-    credit: Decimal
-    text: str
-    amount_pico_usd: int
+    is_tax: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,71 +73,46 @@ class Journal:
     """A balanced journal: the debits equal the credits.
 
     Attributes:
-        period: For example `2026-10`.
-        currency: Of the lines.
-        lines: Debits by cost centre, then credits by account; without lines of nothing.
+        lines: Debits by account and cost centre, then credits by account, then what rounding left;
+            without those that round to nothing.
         total: Of either side, money back counted against it.
+        total_pico_usd: Of the charges.
     """
 
-    period: str
-    currency: str
     lines: tuple[JournalLine, ...]
     total: Decimal
+    total_pico_usd: int
 
 
-def make_journal(
-    charges: Iterable[JournalCharge],
-    accounts: JournalAccounts,
-    *,
-    period: str,
-    currency: str = "USD",
-    rate: Fraction = Fraction(1),
-) -> Journal:
+def make_journal(charges: Iterable[JournalCharge], posting: JournalPosting) -> Journal:
     """Make the journal of a period.
 
     Args:
         charges: Any number for a team and provider.
-        accounts: Where lines are posted.
-        period: What the lines say.
-        currency: Of the lines.
-        rate: Units of it per US dollar, one rate for the whole journal.
+        posting: Where lines are posted, in which currency and at which rate.
 
     Raises:
         UnmappedTeam: A team with spend has no cost centre, or there is spend of no team and no
             cost centre for it.
     """
-    by_centre: dict[tuple[str, str], int] = {}
-    by_account: dict[str, int] = {}
+    book = posting.book()
+    debits: defaultdict[_Debit, int] = defaultdict(int)
+    credited: defaultdict[str, int] = defaultdict(int)
     missing: set[str] = set()
     for charge in charges:
-        centre = _centre(charge, accounts)
+        centre = book.of(charge.team, charge.project)
         if not centre:
             missing.add(charge.team)
             continue
-        key = (centre, charge.team)
-        by_centre[key] = by_centre.get(key, 0) + charge.amount_pico_usd
-        account = accounts.clearing.get(charge.provider) or accounts.clearing[""]
-        by_account[account] = by_account.get(account, 0) + charge.amount_pico_usd
+        account = posting.tax_account if charge.is_tax else posting.expense_account
+        # A project is named only where it has a cost centre of its own.
+        project = charge.project if centre != book.of(charge.team, "") else ""
+        debits[account, centre, charge.team, project] += charge.amount_pico_usd
+        paid = posting.clearing.get(charge.provider, posting.clearing_account)
+        credited[paid] += charge.amount_pico_usd
     if missing:
         raise UnmappedTeam(_told(missing))
-    digits = minor_digits(currency)
-    centres, paid = sorted(by_centre.items()), sorted(by_account.items())
-    debits = _rounded([pico for _, pico in centres], rate, digits)
-    paid_off = _rounded([pico for _, pico in paid], rate, digits)
-    lines = [
-        _line(accounts.expense, centre, amount, pico, text=f"{_text(team)} {period}")
-        for ((centre, team), pico), amount in zip(centres, debits, strict=True)
-    ]
-    lines += [
-        _line(account, "", -amount, -pico, text=f"model providers {period}")
-        for (account, pico), amount in zip(paid, paid_off, strict=True)
-    ]
-    return Journal(
-        period=period,
-        currency=currency,
-        lines=tuple(line for line in lines if line.debit or line.credit),
-        total=sum(debits, Decimal(0)),
-    )
+    return _balanced(debits, credited, posting)
 
 
 def minor_digits(currency: str) -> int:
@@ -176,10 +122,30 @@ def minor_digits(currency: str) -> int:
     return 3 if currency in _THREE_DIGITS else 2
 
 
-def _centre(charge: JournalCharge, accounts: JournalAccounts) -> str:
-    if not charge.team:
-        return accounts.unattributed_cost_centre
-    return accounts.cost_centres.get(charge.team, "")
+def _balanced(
+    debits: Mapping[_Debit, int], credited: Mapping[str, int], posting: JournalPosting
+) -> Journal:
+    digits, rate = minor_digits(posting.currency), posting.rate()
+    lines = [
+        _line(account, centre, _rounded(pico, rate, digits), pico, text=_text(team, project))
+        for (account, centre, team, project), pico in sorted(debits.items())
+    ]
+    lines += [
+        _line(account, "", -_rounded(pico, rate, digits), -pico, text="model providers")
+        for account, pico in sorted(credited.items())
+    ]
+    nothing = Decimal(0).scaleb(-digits)
+    total = sum((_rounded(pico, rate, digits) for pico in credited.values()), nothing)
+    left = -sum((Decimal(line.debit) - Decimal(line.credit) for line in lines), nothing)
+    kept = [line for line in lines if Decimal(line.debit) or Decimal(line.credit)]
+    if left:
+        unsaid = -sum(line.amount_pico_usd for line in kept)
+        kept.append(_line(posting.rounding_account, "", left, unsaid, text="rounding"))
+    return Journal(
+        lines=tuple(kept),
+        total=total,
+        total_pico_usd=sum(debits.values()),
+    )
 
 
 def _told(missing: set[str]) -> str:
@@ -192,11 +158,11 @@ def _told(missing: set[str]) -> str:
     return "; ".join(parts) + ": nothing is left out of a journal, so there is none"
 
 
-def _rounded(amounts: Iterable[int], rate: Fraction, digits: int) -> list[Decimal]:
-    """Picodollars in the currency's smallest units, rounded together, as decimals."""
-    unit = Fraction(_MINOR_PER_MAJOR[digits], PICO_PER_USD) * rate
-    minor = round_together([amount * unit for amount in amounts])
-    return [Decimal(one).scaleb(-digits) for one in minor]
+def _rounded(amount_pico_usd: int, rate: Fraction, digits: int) -> Decimal:
+    """Picodollars in the currency, rounded to its smallest unit, half to even."""
+    per_usd = _MINOR_PER_MAJOR[digits] * rate
+    minor = round(Fraction(amount_pico_usd, PICO_PER_USD) * per_usd)
+    return Decimal(minor).scaleb(-digits)
 
 
 def _line(
@@ -207,12 +173,14 @@ def _line(
     return JournalLine(
         account=account,
         cost_centre=cost_centre,
-        debit=max(amount, nothing),
-        credit=max(-amount, nothing),
+        debit=f"{max(amount, nothing):f}",
+        credit=f"{max(-amount, nothing):f}",
         text=text,
         amount_pico_usd=pico_usd,
     )
 
 
-def _text(team: str) -> str:
-    return f"team {team}" if team else "unattributed"
+def _text(team: str, project: str) -> str:
+    if not team:
+        return "unattributed"
+    return f"team {team}, project {project}" if project else f"team {team}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.finance.bill_messages import ImportFile, ListImports, ListRuns, Reconcile, ShowRun
 from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
+from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
 
 FinanceRequest = (
@@ -19,5 +20,7 @@ FinanceRequest = (
     | CloseStatus
     | CloseMonth
     | VerifyCloses
+    | ShowJournal
+    | IssueJournal
 )
 """Everything that can be asked of finance."""

@@ -19,7 +19,9 @@ from gateway.finance.errors import NoRate
 from gateway.finance.fx import FxRates, load_rates
 from gateway.ledger.errors import BadQuery
 from gateway.ledger.report_time import local_day, midnight_us, month_bounds, zone_of
-from gateway.ledger.views import COST_TAG, USD, DayRate, SpendQuery
+from gateway.ledger.views import COST_TAG, USD, CostCentre, DayRate, SpendQuery
+from gateway.settings.cost_centres import cost_centres
+from gateway.settings.document import Settings
 from gateway.settings.finance import FinanceSettings
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -44,6 +46,7 @@ class SpendWords:
         filters: Values by dimension, any one of several.
         cost_tags: `name=value`, all of them; an empty value means requests without that tag.
         teams: Only these may be seen; None for all.
+        with_adjustments: Whether each row says what its months are charged for, too.
     """
 
     by: Sequence[str]
@@ -56,6 +59,7 @@ class SpendWords:
     filters: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     cost_tags: Sequence[str] = ()
     teams: tuple[str, ...] | None = None
+    with_adjustments: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +69,21 @@ class Reporting:
     Attributes:
         finance: Its section.
         base_dir: Where relative paths begin.
+        cost_centres: Who is charged to which.
     """
 
     finance: FinanceSettings = field(default_factory=FinanceSettings)
     base_dir: Path = field(default_factory=Path)
+    cost_centres: tuple[CostCentre, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings, *, base_dir: Path) -> Reporting:
+        """What a configuration says."""
+        return cls(
+            finance=settings.finance,
+            base_dir=base_dir,
+            cost_centres=tuple(CostCentre(*one) for one in cost_centres(settings)),
+        )
 
     def load_rates(self, currency: str) -> FxRates:
         """The exchange rates.
@@ -119,6 +134,8 @@ def spend_query(words: SpendWords, reporting: Reporting, *, now_us: int) -> Spen
         fiscal_month=finance.fiscal_year_start_month,
         currency=currency,
         rates=rates,
+        cost_centres=reporting.cost_centres,
+        with_adjustments=words.with_adjustments,
     )
 
 

@@ -10,7 +10,8 @@ from pathlib import Path as FilePath
 from typing import Annotated, Literal, cast
 
 import anyio.to_thread
-from fastapi import APIRouter, Path, Query
+import msgspec
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from gateway import errors
@@ -24,6 +25,15 @@ from gateway.finance.bill_messages import (
     SourceKind,
 )
 from gateway.finance.close_messages import CloseMonth, CloseStatus, CloseStep, VerifyCloses
+from gateway.finance.errors import FinanceError, Refused
+from gateway.finance.journal_csv import journal_csv
+from gateway.finance.journal_messages import (
+    IssueJournal,
+    JournalDocument,
+    JournalPosting,
+    ShowJournal,
+)
+from gateway.finance.journal_orders import journal_posting
 from gateway.finance.messages import (
     AdjustmentKind,
     AdjustmentLine,
@@ -42,6 +52,8 @@ from pricing.money import format_usd, parse_usd
 
 Document = dict[str, object]
 """An answer: amounts in picodollars, and each beside it as decimal text in dollars."""
+JournalAnswer = Document | Response
+"""JSON, or CSV when that was asked for."""
 MonthName = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
 MonthPath = Annotated[
     str, Path(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$", description="A month in UTC: `2026-10`.")
@@ -131,6 +143,22 @@ class StatusParams(AdminModel):
     step: CloseStep = CloseStep.HARD
 
 
+class JournalParams(AdminModel):
+    """Which journal is wanted, and how."""
+
+    draft: bool = Field(default=False, description="A draft, of a month that is open too.")
+    format: Literal["json", "csv"] = "json"
+
+
+class JournalBody(AdminModel):
+    """An order to issue a journal."""
+
+    revise: bool = Field(
+        default=False,
+        description="Whether another one is issued where accounts or cost centres changed since.",
+    )
+
+
 class FinanceApi:
     """The routes.
 
@@ -159,11 +187,18 @@ class FinanceApi:
             ("GET", "/adjustments", self.list_adjustments, 200, "List posted adjustments"),
             ("GET", "/months/{month}", self.month, 200, "Say where a month stands"),
             ("POST", "/months/{month}/close", self.close, 200, "Close a month"),
+            ("GET", "/months/{month}/journal", self.journal, 200, "Show a month's journal"),
+            ("POST", "/months/{month}/journal", self.issue_journal, 200, "Issue a journal"),
             ("GET", "/closed-months", self.closed_months, 200, "Recompute closed months' digests"),
         )
         for method, path, endpoint, status, summary in routes:
             router.add_api_route(
-                path, endpoint, methods=[method], status_code=status, summary=summary
+                path,
+                endpoint,
+                methods=[method],
+                status_code=status,
+                summary=summary,
+                response_model=None if endpoint == self.journal else Document,
             )
         return router
 
@@ -262,6 +297,41 @@ class FinanceApi:
             delays=close_delays(self._service.finance.close),
         )
         return _object(await self._calls.finance(order))
+
+    async def journal(
+        self, month: MonthPath, params: Annotated[JournalParams, Query()]
+    ) -> JournalAnswer:
+        """Show the journal of a month as it was issued, or a draft of it."""
+        posting = await self._posting(month)
+        query = ShowJournal(month=month, posting=posting, is_draft=params.draft)
+        found = await self._calls.finance(query)
+        if params.format == "json":
+            return _object(found)
+        made = msgspec.convert(found, JournalDocument)
+        return Response(
+            journal_csv(made),
+            media_type="text/csv; charset=utf-8",
+            headers={"content-disposition": f'attachment; filename="{made.number}.csv"'},
+        )
+
+    async def issue_journal(self, month: MonthPath, body: JournalBody, asking: Asking) -> Document:
+        """Issue the journal of a closed month; asked again, it comes again unchanged."""
+        order = IssueJournal(
+            actor=asking.actor,
+            month=month,
+            posting=await self._posting(month),
+            is_revision=body.revise,
+        )
+        return _object(await self._calls.finance(order))
+
+    async def _posting(self, month: str) -> JournalPosting:
+        """How the configuration wants a journal; a file may be read, so that in a thread."""
+        try:
+            return await anyio.to_thread.run_sync(journal_posting, self._service.reporting, month)
+        except Refused as error:
+            raise errors.FinanceConflict(str(error)) from error
+        except FinanceError as error:
+            raise errors.InvalidField(str(error), param="finance.rates_file") from error
 
     async def closed_months(self) -> Document:
         """Recompute the digest of every closed month."""

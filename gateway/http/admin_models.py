@@ -144,6 +144,7 @@ class SpendParams(AdminModel):
     )
     team: FilterValues = []
     project: FilterValues = []
+    cost_centre: FilterValues = []
     key: FilterValues = []
     model: FilterValues = []
     provider: FilterValues = []
@@ -153,6 +154,11 @@ class SpendParams(AdminModel):
     status: FilterValues = []
     quality: FilterValues = []
     cost_tag: FilterValues = Field(default=[], description="`name=value`.")
+    with_adjustments: bool = Field(
+        default=False,
+        description="Whether rows say what the months are charged for, late usage and adjustments"
+        " included; whole months in UTC.",
+    )
 
     def words(self, within: Restriction) -> SpendWords:
         """The question, about the rows that may be seen."""
@@ -166,6 +172,7 @@ class SpendParams(AdminModel):
             filters={
                 GroupBy.TEAM: self.team,
                 GroupBy.PROJECT: self.project,
+                GroupBy.COST_CENTRE: self.cost_centre,
                 GroupBy.KEY: self.key,
                 GroupBy.MODEL: self.model,
                 GroupBy.PROVIDER: self.provider,
@@ -177,6 +184,7 @@ class SpendParams(AdminModel):
             },
             cost_tags=self.cost_tag,
             teams=within.sums,
+            with_adjustments=self.with_adjustments,
         )
 
 

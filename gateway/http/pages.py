@@ -86,6 +86,7 @@ def make_pages(
             fiscal_month=service.finance.fiscal_year_start_month,
             cost_tags=tuple(service.finance.cost_tags),
             organisation=service.finance.organisation,
+            cost_centres=service.reporting.cost_centres,
         ),
         oidc_secret=service.oidc_secret,
         teams=lambda: service.admission.teams,

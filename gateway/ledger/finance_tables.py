@@ -245,6 +245,20 @@ spend_adjustment = sa.Table(
 """Posted corrections, append-only; `period` is the month that they count in, `original_period` the
 closed one that they are about, empty when it is the same."""
 
+journal_document = sa.Table(
+    "journal_document",
+    metadata,
+    sa.Column("period", sa.Text, primary_key=True),
+    sa.Column("revision", sa.Integer, primary_key=True, autoincrement=False),
+    _text("number"),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("actor"),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("document", JSON_DOCUMENT, nullable=False),
+    sa.UniqueConstraint("number"),
+)
+"""Journals of closed months as they were issued, append-only."""
+
 TABLES = (
     period_close,
     late_entry,
@@ -256,5 +270,6 @@ TABLES = (
     recon_diff,
     adjustment_proposal,
     spend_adjustment,
+    journal_document,
 )
 """All of them."""

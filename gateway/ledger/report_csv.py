@@ -10,7 +10,7 @@ import csv
 import io
 import re
 
-from gateway.ledger.report_document import sums_document
+from gateway.ledger.report_document import period_document, sums_document
 from gateway.ledger.views import SpendReport
 
 _FORMULA = re.compile(r"^[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n]")
@@ -19,13 +19,17 @@ _FORMULA = re.compile(r"^[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n]")
 def as_csv(report: SpendReport) -> str:
     """A header, the rows, and the total with `total` in its first cell; lines end with CRLF."""
     currency = report.currency
-    total = sums_document(report.total, currency, report.total_converted)
+    total = {
+        **sums_document(report.total, currency, report.total_converted),
+        **period_document(report.total_period),
+    }
     out = io.StringIO(newline="")
     writer = csv.writer(out, dialect="excel")
     writer.writerow((*(neutralised(name) for name in report.columns), *total))
     for row in report.rows:
         names = tuple(neutralised(name) for name in row.group)
-        writer.writerow((*names, *sums_document(row.sums, currency, row.converted).values()))
+        amounts = sums_document(row.sums, currency, row.converted)
+        writer.writerow((*names, *amounts.values(), *period_document(row.period).values()))
     blanks = ("",) * (len(report.columns) - 1)
     writer.writerow(("total", *blanks, *total.values()))
     return out.getvalue()

@@ -11,6 +11,7 @@ from typing import cast
 import sqlalchemy as sa
 
 from gateway.ledger import cost_tags, report_names, schema
+from gateway.ledger.cost_centres import CostCentreBook
 from gateway.ledger.grains import DAY_US
 from gateway.ledger.report_names import COLUMNS, Words
 from gateway.ledger.report_sources import Source, epoch_us
@@ -23,7 +24,7 @@ from gateway.ledger.report_time import (
     period_label,
     stretches,
 )
-from gateway.ledger.views import COST_TAG, GroupBy
+from gateway.ledger.views import COST_TAG, CostCentre, GroupBy
 
 Numbers = tuple[int, ...]
 
@@ -82,6 +83,23 @@ def cost_tag(name: str, *, is_by_set: bool) -> Dimension:
         columns=lambda table: [table.c[column]],
         words=partial(_values_by_set if is_by_set else _values_by_id, name),
         needs=column,
+    )
+
+
+def cost_centre(entries: Sequence[CostCentre]) -> Dimension:
+    """The cost centre of a row's project and team."""
+    book = CostCentreBook(entries)
+
+    def words(connection: sa.Connection, used: Collection[Numbers]) -> Mapping[Numbers, Words]:
+        team = report_names.words_of(connection, GroupBy.TEAM, {one[0] for one in used})
+        project = report_names.words_of(connection, GroupBy.PROJECT, {one[1] for one in used})
+        return {one: (book.of(team(one[0])[0], project(one[1])[0]),) for one in used}
+
+    return Dimension(
+        name=GroupBy.COST_CENTRE,
+        width=2,
+        columns=lambda table: [table.c.team_id, table.c.project_id],
+        words=words,
     )
 
 

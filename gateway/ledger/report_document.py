@@ -12,7 +12,7 @@ from typing import cast
 
 import msgspec
 
-from gateway.ledger.views import AMOUNTS, USD, SpendReport, SpendSums
+from gateway.ledger.views import AMOUNTS, USD, PeriodSums, SpendReport, SpendSums
 from pricing.money import format_usd
 
 Plain = int | str
@@ -30,10 +30,14 @@ def report_document(report: SpendReport) -> dict[str, object]:
             {
                 **dict(zip(report.columns, row.group, strict=True)),
                 **sums_document(row.sums, report.currency, row.converted),
+                **period_document(row.period),
             }
             for row in report.rows
         ],
-        "total": sums_document(report.total, report.currency, report.total_converted),
+        "total": {
+            **sums_document(report.total, report.currency, report.total_converted),
+            **period_document(report.total_period),
+        },
         "zone": report.zone,
         "currency": report.currency,
         "is_partition": report.is_partition,
@@ -64,6 +68,22 @@ def sums_document(
                     document[f"{one}_{currency.lower()}"] = format_usd(in_currency[name])
             document[one if one == name else f"{one}{_PICO}"] = value
     document["estimated_share"] = _share(sums.estimated_cost_pico_usd, sums.cost_pico_usd)
+    return document
+
+
+def period_document(period: PeriodSums | None) -> dict[str, Plain]:
+    """What months are charged for by name, as text in dollars and in picodollars; or nothing."""
+    if period is None:
+        return {}
+    amounts = {
+        "booked": period.booked_pico_usd,
+        "late": period.late_pico_usd,
+        "adjusted": period.adjusted_pico_usd,
+        "charged": period.total_pico_usd,
+    }
+    document: dict[str, Plain] = {}
+    for name, amount in amounts.items():
+        document |= {f"{name}_usd": format_usd(amount), f"{name}{_PICO}": amount}
     return document
 
 

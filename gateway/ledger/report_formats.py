@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gateway.ledger.report_csv import as_csv
 from gateway.ledger.report_document import report_document
-from gateway.ledger.views import AMOUNTS, USD, SpendReport, SpendSums
+from gateway.ledger.views import AMOUNTS, USD, PeriodSums, SpendReport, SpendSums
 from pricing.money import format_usd
 
 
@@ -27,6 +27,7 @@ class ReportFormat(StrEnum):
 
 
 _TABLE_SUMS = ("requests", "attempts", "input_tokens", "cached_input_tokens", "output_tokens")
+_PERIOD_TITLES = ("booked USD", "late USD", "adjusted USD", "charged USD")
 _TABLE_WIDTH = 200
 
 
@@ -54,17 +55,32 @@ def as_table(report: SpendReport) -> str:
     for title, amount in amounts.items():
         footer = format_usd(amount(report.total, report.total_converted))
         table.add_column(title, footer=footer, justify="right")
+    for title, amount in zip(_PERIOD_TITLES, _period_amounts(report.total_period), strict=False):
+        table.add_column(title, footer=amount, justify="right")
     for row in report.rows:
         sums = cast("dict[str, int]", msgspec.structs.asdict(row.sums))
         table.add_row(
             *(Text(_shown(name)) for name in row.group),
             *(f"{sums[name]:,}" for name in _TABLE_SUMS),
             *(format_usd(amount(row.sums, row.converted)) for amount in amounts.values()),
+            *_period_amounts(row.period),
         )
     out = io.StringIO()
     Console(file=out, width=_TABLE_WIDTH, color_system=None).print(table)
     lines = (line.rstrip() for line in out.getvalue().splitlines())
     return "".join(f"{line}\n" for line in (*lines, *_notes(report)))
+
+
+def _period_amounts(period: PeriodSums | None) -> list[str]:
+    if period is None:
+        return []
+    amounts = (
+        period.booked_pico_usd,
+        period.late_pico_usd,
+        period.adjusted_pico_usd,
+        period.total_pico_usd,
+    )
+    return [format_usd(amount) for amount in amounts]
 
 
 def _amount_columns(

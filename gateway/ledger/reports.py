@@ -21,7 +21,13 @@ from gateway.clock import from_microseconds
 from gateway.ledger import cost_tags, report_names, schema
 from gateway.ledger.errors import BadQuery
 from gateway.ledger.grains import DAY_US, QUARTER_US
-from gateway.ledger.report_dimensions import Dimension, cost_tag, plain, time_dimension
+from gateway.ledger.report_dimensions import (
+    Dimension,
+    cost_centre,
+    cost_tag,
+    plain,
+    time_dimension,
+)
 from gateway.ledger.report_sources import (
     ADDED,
     COST_TAGS,
@@ -206,7 +212,7 @@ class _Reading:
         self._asked = asked
         self._source = asked.source(connection)
         self._calendar = calendar
-        hidden = [name for name in asked.filters if name.startswith(COST_TAG)]
+        hidden = [name for name in asked.filters if _is_known_in_words(name)]
         names = (*asked.columns, *(name for name in hidden if name not in asked.columns))
         self.dimensions = [self._dimension(name) for name in names]
         self._time = TimeRange(
@@ -276,6 +282,8 @@ class _Reading:
         if name in TIMES:
             assert self._calendar is not None, "nothing is read without"
             return time_dimension(GroupBy(name), self._calendar)
+        if name == GroupBy.COST_CENTRE:
+            return cost_centre(self._asked.query.cost_centres)
         if name.startswith(COST_TAG):
             return cost_tag(name.removeprefix(COST_TAG), is_by_set=self._source is not COST_TAGS)
         return plain(GroupBy(name))
@@ -291,7 +299,7 @@ class _Reading:
     def _conditions(self, table: sa.FromClause) -> Conditions:
         found: Conditions = []
         for name, values in self._asked.filters.items():
-            if not name.startswith(COST_TAG):
+            if not _is_known_in_words(name):
                 by = GroupBy(name)
                 ids = report_names.ids_of(self._connection, by, values)
                 found.append(table.c[report_names.COLUMNS[by]].in_(ids))
@@ -300,6 +308,11 @@ class _Reading:
             ids = report_names.ids_of(self._connection, GroupBy.TEAM, teams)
             found.append(table.c.team_id.in_(ids))
         return found
+
+
+def _is_known_in_words(name: str) -> bool:
+    """Whether what a filter means is only known once numbers are words."""
+    return name.startswith(COST_TAG) or name == GroupBy.COST_CENTRE
 
 
 def _starts(dimensions: Sequence[Dimension]) -> Iterator[tuple[int, Dimension]]:
@@ -342,7 +355,7 @@ class _Cells:
             added: The sums.
             dimensions: What their keys consist of, in order.
             words: What the numbers of each dimension are.
-            filters: Of cost tags, which are only known in words, among others.
+            filters: Those that are only known in words, among others.
         """
         starts = list(_starts(dimensions))
         width = len(_columns(self._query.group_by))
@@ -354,7 +367,7 @@ class _Cells:
             is_wanted = all(
                 value[0] in filters[one.name]
                 for one, value in zip(dimensions, values, strict=True)
-                if one.name.startswith(COST_TAG) and one.name in filters
+                if _is_known_in_words(one.name) and one.name in filters
             )
             if not is_wanted or not any(sums):
                 continue

@@ -36,7 +36,7 @@ from gateway.ledger.loader import Loader
 from gateway.ledger.news import News
 from gateway.ledger.people_desk import PeopleDesk
 from gateway.ledger.recent import recent_requests
-from gateway.ledger.reports import spend_report
+from gateway.ledger.report_corrections import answer_spend_query
 from gateway.ledger.rounds import LoaderLimits, LoaderStats
 from gateway.ledger.tag_sums import list_cost_tags
 from gateway.ledger.verify import Verification, verify
@@ -328,7 +328,7 @@ class LedgerService:
         Raises:
             BadQuery: The query has no meaning.
         """
-        return await self._read(spend_report, query)
+        return await self._read(answer_spend_query, query)
 
     async def recent_requests(
         self, count: int, team: str | None = None, teams: Sequence[str] | None = None

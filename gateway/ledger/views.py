@@ -18,6 +18,8 @@ class GroupBy(StrEnum):
 
     TEAM = "team"
     PROJECT = "project"
+    COST_CENTRE = "cost_centre"
+    """Of the project, else of the team, as the configuration says now."""
     KEY = "key"
     MODEL = "model"
     PROVIDER = "provider"
@@ -64,6 +66,20 @@ class DayRate(msgspec.Struct, frozen=True, array_like=True):
     denominator: int
 
 
+class CostCentre(msgspec.Struct, frozen=True, array_like=True):
+    """What the configuration charges a team or a project to.
+
+    Attributes:
+        team: Empty for spend of no team.
+        project: Empty for all of the team's that have none of their own.
+        name: As the general ledger calls it.
+    """
+
+    team: str
+    project: str
+    name: str
+
+
 class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which report is wanted.
 
@@ -80,6 +96,8 @@ class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
         fiscal_month: Month in which the fiscal year begins, 1 to 12.
         currency: Three letters of ISO 4217; for others than USD `rates` are needed.
         rates: Of every UTC day on which something was spent.
+        cost_centres: Who is charged to which, for reports by cost centre.
+        with_adjustments: Whether each row also says what the months of the range are charged for.
     """
 
     group_by: tuple[str, ...] = (GroupBy.TEAM,)
@@ -91,6 +109,27 @@ class SpendQuery(msgspec.Struct, frozen=True, kw_only=True):
     fiscal_month: int = 1
     currency: str = USD
     rates: tuple[DayRate, ...] = ()
+    cost_centres: tuple[CostCentre, ...] = ()
+    with_adjustments: bool = False
+
+
+class PeriodSums(msgspec.Struct, frozen=True, kw_only=True):
+    """What months are charged for; the parts are those of a month's close.
+
+    Attributes:
+        booked_pico_usd: What happened in the month and came before it was closed.
+        late_pico_usd: Usage of closed months that is counted in this one.
+        adjusted_pico_usd: Adjustments of the month.
+    """
+
+    booked_pico_usd: int
+    late_pico_usd: int
+    adjusted_pico_usd: int
+
+    @property
+    def total_pico_usd(self) -> int:
+        """What is charged."""
+        return self.booked_pico_usd + self.late_pico_usd + self.adjusted_pico_usd
 
 
 class SpendSums(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,11 +214,14 @@ class SpendRow(msgspec.Struct, frozen=True, kw_only=True):
         sums: What it adds up to.
         converted: The amounts in the report's currency, in its picounits, in the order of
             `AMOUNTS`; empty in a report in dollars.
+        period: What the months of the range are charged for, in dollars; None where that was not
+            asked for.
     """
 
     group: tuple[str, ...]
     sums: SpendSums
     converted: tuple[int, ...] = ()
+    period: PeriodSums | None = None
 
 
 class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +235,7 @@ class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
         currency: Of the converted amounts.
         zone: Of hours, days and months.
         is_partition: Whether each attempt is in one row; where it is not, rows do not add up.
+        total_period: As `SpendRow.period`, of everything that was asked for.
     """
 
     columns: tuple[str, ...]
@@ -202,6 +245,7 @@ class SpendReport(msgspec.Struct, frozen=True, kw_only=True):
     currency: str = USD
     zone: str = "UTC"
     is_partition: bool = True
+    total_period: PeriodSums | None = None
 
 
 class RecentQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway.settings.baseline import BaselineSettings
+from gateway.settings.journal import JournalSettings
 from gateway.settings.scalars import FilePath, Many, Name, Percent, Section, Usd
 
 COST_TAGS_MAX = 8
@@ -83,3 +84,5 @@ class FinanceSettings(Section):
     """When a vendor's bill and the ledger count as the same."""
     close: CloseSettings = Field(default_factory=CloseSettings)
     """From when on a month may be closed."""
+    journal: JournalSettings | None = None
+    """A month as a balanced journal; unset: none is made."""

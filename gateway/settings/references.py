@@ -30,6 +30,8 @@ from gateway.settings.trust import (
 )
 from gateway.settings.validation import Path, hint
 
+UNATTRIBUTED = "unattributed"
+"""What adjustments call the team of spend that belongs to none."""
 SQLITE_LIMIT_USD_MAX = 9_000_000
 """Sums of picodollars in SQLite's integers go up to a little more."""
 
@@ -76,6 +78,7 @@ def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[F
     yield from _budgets(settings)
     yield from _retention(settings)
     yield from _baseline(settings, names)
+    yield from _finance(settings, names)
 
 
 def _models(settings: Settings, names: Names) -> Iterator[Finding]:
@@ -360,3 +363,32 @@ def _listed_prices(settings: Settings, deployment: str) -> Prices:
             if entry.deployment == deployment and entry.price:
                 return entry.price
     return ()
+
+
+def _finance(settings: Settings, names: Names) -> Iterator[Finding]:
+    """Report accounts of unknown providers, a currency without rates, and teams of nobody."""
+    if UNATTRIBUTED in settings.teams:
+        yield Finding(
+            path=("teams", UNATTRIBUTED),
+            message=f"`{UNATTRIBUTED}` is what spend of no team is called; name the team otherwise",
+        )
+    journal = settings.finance.journal
+    if journal is None:
+        return
+    path: Path = ("finance", "journal")
+    for name in journal.accounts.providers:
+        if name not in names.providers:
+            near = hint(name, names.providers)
+            yield Finding(
+                path=(*path, "accounts", "providers", name),
+                message=f"unknown provider `{name}`{near}",
+            )
+    currency = journal.currency or settings.finance.currency
+    if currency != "USD" and settings.finance.rates_file is None:
+        place = path if journal.currency is None else (*path, "currency")
+        message = f"a journal in {currency} needs exchange rates; name a file in finance.rates_file"
+        yield Finding(path=place, message=message)
+    for name, team in settings.teams.items():
+        if team.cost_centre is None:
+            message = "has no cost_centre: a month in which it spends has no journal"
+            yield Finding(path=("teams", name), message=message, is_error=False)

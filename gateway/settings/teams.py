@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from gateway.settings.budgets import Budgets, CostTagBudgets
 from gateway.settings.credentials import SecretReference, reference
+from gateway.settings.journal import CostCentre
 from gateway.settings.limits import LimitSettings
 from gateway.settings.scalars import (
     EnvName,
@@ -58,6 +59,8 @@ class FixedKeySettings(Section):
 class ProjectSettings(Section):
     """A part of a team's work that is accounted apart."""
 
+    cost_centre: CostCentre | None = None
+    """Cost centre that it is charged to; unset: its team's."""
     budget: Budgets = ()
     """Budgets inside the team's: one, or a list."""
     limits: LimitSettings | None = None
@@ -67,6 +70,8 @@ class ProjectSettings(Section):
 class TeamSettings(Section):
     """A tenant: no cache and no limit crosses from one team to another."""
 
+    cost_centre: CostCentre | None = None
+    """Cost centre that it is charged to, in reports, statements and the journal."""
     tags: Many[Word] = ()
     """Privacy tags that every request of the team carries."""
     keys: Many[FixedKeySettings] = ()

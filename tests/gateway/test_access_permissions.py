@@ -80,6 +80,8 @@ POST /admin/v1/finance/proposals/{proposal_id}/reject  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/adjustments  a  -  -  a  a  -  -  a  -
 GET /admin/v1/finance/months/{month}  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/months/{month}/close  a  -  -  -  a  -  -  -  -
+GET /admin/v1/finance/months/{month}/journal  a  -  -  a  a  -  -  a  -
+POST /admin/v1/finance/months/{month}/journal  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/closed-months  a  -  -  a  a  -  -  a  -
 GET /admin/v1/spend/export        a             -              -               a              a            -          -         a        -
 """

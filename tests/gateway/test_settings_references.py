@@ -68,6 +68,44 @@ PROBLEMS = {
             "usage elsewhere has not; name one priced by usage"
         ),
     ),
+    "a team that is called as spend of no team": (
+        "teams: {unattributed: {}}",
+        (
+            "f.yaml:1: teams.unattributed: `unattributed` is what spend of no team is called; name "
+            "the team otherwise"
+        ),
+    ),
+    "a journal's account of an unknown provider": (
+        (
+            f"providers: {{server: {SERVER}}}}}\n"
+            "finance: {journal: {entity: A, accounts: {expense: '1', clearing: '2', rounding: '3', "
+            "providers: {servr: '4'}}}}"
+        ),
+        (
+            "f.yaml:2: finance.journal.accounts.providers.servr: unknown provider `servr`; "
+            "did you mean `server`?"
+        ),
+    ),
+    "a journal in a currency without rates": (
+        (
+            "finance: {journal: {entity: A, currency: EUR, "
+            "accounts: {expense: '1', clearing: '2', rounding: '3'}}}"
+        ),
+        (
+            "f.yaml:1: finance.journal.currency: a journal in EUR needs exchange rates; name a file "
+            "in finance.rates_file"
+        ),
+    ),
+    "a journal in the currency of reports without rates": (
+        (
+            "finance: {currency: EUR, journal: {entity: A, "
+            "accounts: {expense: '1', clearing: '2', rounding: '3'}}}"
+        ),
+        (
+            "f.yaml:1: finance.journal: a journal in EUR needs exchange rates; name a file "
+            "in finance.rates_file"
+        ),
+    ),
     "a deployment listed twice": (
         f"providers: {{s: {SERVER}}}}}\nmodels: {{m: {{deployments: [s/x, s/x]}}}}",
         "f.yaml:2: models.m.deployments[1]: `s/x` is listed twice",

@@ -21,12 +21,13 @@ from gateway.dashboard.finance.charts import Figure, Series
 from gateway.dashboard.finance.month import Tile
 from gateway.dashboard.finance.periods import Month, month_before, month_named, month_of
 from gateway.ledger.report_time import local_day
-from gateway.ledger.views import COST_TAG, GroupBy, SpendQuery, SpendReport, SpendSums
+from gateway.ledger.views import COST_TAG, CostCentre, GroupBy, SpendQuery, SpendReport, SpendSums
 
 PATH = "/ui/spend"
 DIMENSIONS: Mapping[str, str] = {
     GroupBy.TEAM: "Team",
     GroupBy.PROJECT: "Project",
+    GroupBy.COST_CENTRE: "Cost centre",
     GroupBy.MODEL: "Model",
     GroupBy.PROVIDER: "Provider",
     GroupBy.DEPLOYMENT: "Deployment",
@@ -43,11 +44,13 @@ STEPS: Mapping[str, str] = {
     GroupBy.MONTH: "Month",
 }
 FILTERS = (
-    GroupBy.TEAM, GroupBy.PROJECT, GroupBy.MODEL, GroupBy.PROVIDER, GroupBy.DEPLOYMENT, GroupBy.KEY
+    GroupBy.TEAM, GroupBy.PROJECT, GroupBy.COST_CENTRE, GroupBy.MODEL, GroupBy.PROVIDER,
+    GroupBy.DEPLOYMENT, GroupBy.KEY,
 )  # fmt: skip
 WAY_DOWN: Mapping[str, str] = {
     GroupBy.TEAM: GroupBy.PROJECT,
     GroupBy.PROJECT: GroupBy.MODEL,
+    GroupBy.COST_CENTRE: GroupBy.PROJECT,
     GroupBy.PROVIDER: GroupBy.DEPLOYMENT,
     GroupBy.MODEL: GroupBy.DEPLOYMENT,
     GroupBy.DEPLOYMENT: GroupBy.KEY,
@@ -62,6 +65,7 @@ OTHERS = "others"
 EMPTY: Mapping[str, str] = {
     GroupBy.TEAM: "no team",
     GroupBy.PROJECT: "no project",
+    GroupBy.COST_CENTRE: "no cost centre",
     GroupBy.KEY: "no key",
     GroupBy.PRIVACY_TAGS: "no tag",
 }
@@ -205,7 +209,12 @@ def read_address(
 
 
 def query_of(
-    wanted: Wanted, *, zone: str, fiscal_month: int, teams: tuple[str, ...] | None
+    wanted: Wanted,
+    *,
+    zone: str,
+    fiscal_month: int,
+    teams: tuple[str, ...] | None,
+    cost_centres: tuple[CostCentre, ...] = (),
 ) -> SpendQuery:
     """The report that answers an address: rows by time and dimension."""
     start = day_start_us(wanted.first, zone)
@@ -218,6 +227,7 @@ def query_of(
         teams=teams,
         zone=zone,
         fiscal_month=fiscal_month,
+        cost_centres=cost_centres,
     )
 
 
