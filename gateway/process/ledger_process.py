@@ -73,7 +73,7 @@ from gateway.ledger.views import (
     SpendReport,
     StoredKey,
 )
-from gateway.process.messages import UNUSABLE_DATABASE, LedgerStart
+from gateway.process.messages import DATABASE_UNAVAILABLE, UNUSABLE_DATABASE, LedgerStart
 from gateway.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ _CODES: Mapping[type[LedgerError], str] = {
     errors.BadQuery: "bad_query",
     errors.BudgetConflict: "budget_conflict",
     errors.BudgetTooLarge: "budget_too_large",
-    errors.DatabaseUnavailable: "database_unavailable",
+    errors.DatabaseUnavailable: DATABASE_UNAVAILABLE,
     errors.KeyConflict: "key_conflict",
     errors.UnknownBudget: "unknown_budget",
     errors.PersonConflict: "person_conflict",

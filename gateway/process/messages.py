@@ -9,6 +9,8 @@ from gateway.budgets.messages import BudgetRules
 
 UNUSABLE_DATABASE = "unusable_database"
 """The code of a refusal that no second start of the ledger process would change."""
+DATABASE_UNAVAILABLE = "database_unavailable"
+"""The code of a call that may be made again: the database did not answer."""
 
 
 class ConfigSnapshot(msgspec.Struct, frozen=True, kw_only=True):

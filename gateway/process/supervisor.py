@@ -35,15 +35,16 @@ from gateway.ledger.views import KeyCreation, KeyRevocation
 from gateway.limits.memory import LimitMemory
 from gateway.process import admin_socket, stored_budgets, stored_keys
 from gateway.process.backoff import Backoff
-from gateway.process.budget_board import REFUSALS, BudgetBoard
+from gateway.process.budget_board import BudgetBoard
 from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper, wait_first
 from gateway.process.key_board import KeyBoard
 from gateway.process.launch import LEDGER_MODULE, HeadStart
+from gateway.process.ledger_start import START_TIMEOUT_S, LedgerStarter
 from gateway.process.listeners import Listeners
 from gateway.process.messages import (
-    UNUSABLE_DATABASE,
+    DATABASE_UNAVAILABLE,
     EngineSpeed,
     LedgerStart,
     ServiceStatus,
@@ -62,7 +63,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-START_TIMEOUT_S = 60.0
 CALL_TIMEOUT_S = 30.0
 SPEEDS_TIMEOUT_S = 2.0
 DRAIN_S = 30.0
@@ -130,11 +130,10 @@ class Supervisor:
     _fleet: WorkerFleet = field(init=False)
     _reloader: Reloader = field(init=False)
     _ledger: Keeper = field(init=False)
+    _starter: LedgerStarter = field(init=False)
     _desk: MetricsDesk = field(init=False)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _forced: asyncio.Event = field(default_factory=asyncio.Event)
-    _refused: asyncio.Event = field(default_factory=asyncio.Event)  # by the ledger, for good
-    _refusal: str = ""
 
     def __post_init__(self) -> None:
         """Put the parts together; nothing runs yet.
@@ -176,11 +175,17 @@ class Supervisor:
             served=lambda: self._fleet.served,
             replace=self._fleet.replace,
         )
+        self._starter = LedgerStarter(
+            order=self._ledger_order,
+            take_keys=self._take_keys,
+            budgets=self._budgets,
+            monotonic_s=self.clock.monotonic_s,
+        )
         self._ledger = Keeper(
             module=LEDGER_MODULE,
             name="ledger",
             methods={"news": method(type(None), self._take_news)},
-            set_up=self._set_up_ledger,
+            set_up=self._starter.set_up,
             backoff=Backoff(monotonic_s=self.clock.monotonic_s),
             niceness=LEDGER_NICENESS,
         )
@@ -286,20 +291,20 @@ class Supervisor:
 
     async def _wait_for_ledger(self) -> None:
         with anyio.move_on_after(START_TIMEOUT_S):
-            await wait_first(self._ledger.ready, self._refused)
-        if self._refused.is_set():
-            raise ServeError(self._refusal)
+            await wait_first(self._ledger.ready, self._starter.refused)
+        if self._starter.refused.is_set():
+            raise ServeError(self._starter.refusal)
         if not self._ledger.ready.is_set():
             raise ServeError(
                 f"ledger did not start within {START_TIMEOUT_S:g} s:"
-                f" {self._ledger.fault or 'its log lines say why'}"
+                f" {self._starter.outage or self._ledger.fault or 'its log lines say why'}"
             )
 
     async def _wait_for_budgets(self) -> None:
         with anyio.move_on_after(BUDGETS_WAIT_S):
-            await wait_first(self._ledger.ready, self._refused)
-        if self._refused.is_set():
-            raise ServeError(self._refusal)
+            await wait_first(self._ledger.ready, self._starter.refused)
+        if self._starter.refused.is_set():
+            raise ServeError(self._starter.refusal)
 
     async def _watch_signals(self) -> None:
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -315,31 +320,14 @@ class Supervisor:
                         child.process.kill()
                 self._stopping.set()
 
-    async def _set_up_ledger(self, child: Child) -> None:
-        start = LedgerStart(
+    def _ledger_order(self) -> LedgerStart:
+        return LedgerStart(
             database_url=connection_url(self.loaded, environ=self.environ),
             spool_dir=str(self.loaded.spool_dir),
             log_format=self.loaded.settings.telemetry.log_format,
             keep_events_months=self.loaded.settings.retention.events_months,
             cost_tags=self.loaded.settings.finance.cost_tags,
         )
-        try:
-            keys = await child.channel.call(
-                "start", start, result_type=list[KeyRecord], timeout_s=START_TIMEOUT_S
-            )
-        except RemoteError as error:
-            if error.code == UNUSABLE_DATABASE:
-                self._refusal = str(error)
-                self._refused.set()
-            raise
-        await self._take_keys(keys)
-        try:
-            await self._budgets.start_with(child)
-        except RemoteError as error:
-            if error.code in REFUSALS:
-                self._refusal = str(error)
-                self._refused.set()
-            raise
 
     async def _take_keys(self, keys: list[KeyRecord]) -> None:
         async with self._board.lock:
@@ -367,7 +355,9 @@ class Supervisor:
 
     async def _stop_ledger(self) -> None:
         with anyio.move_on_after(LEDGER_WAIT_S):  # after a short life it may still be starting
-            await wait_first(self._ledger.ready, self._ledger.faulted, self._forced)
+            await wait_first(
+                self._ledger.ready, self._ledger.faulted, self._starter.unreachable, self._forced
+            )
         self._ledger.is_ending = True
         if self._ledger.child is None:
             return  # what the spools hold is loaded with the next start
@@ -396,8 +386,13 @@ class Supervisor:
             await self._ledger.ready.wait()
         child = self._ledger.child
         if child is None:
-            raise RemoteError("ledger_unavailable", _LEDGER_STARTS)
+            raise self._no_ledger()
         return child
+
+    def _no_ledger(self) -> RemoteError:
+        if self._starter.outage:
+            return RemoteError(DATABASE_UNAVAILABLE, self._starter.outage)
+        return RemoteError("ledger_unavailable", _LEDGER_STARTS)
 
     def _methods(self) -> Mapping[str, Method]:
         """What workers and the admin socket may call."""
@@ -433,7 +428,7 @@ class Supervisor:
         child = await self._ready_ledger()
         async with self._board.lock:
             if child is not self._ledger.child:
-                raise RemoteError("ledger_unavailable", _LEDGER_STARTS)
+                raise self._no_ledger()
             keys = await child.channel.call(
                 name, params, result_type=list[KeyRecord], timeout_s=CALL_TIMEOUT_S
             )

@@ -81,6 +81,7 @@ class Exchange:
         self._has_finished = False
         self._was_cut = False
         # From here on a deadline concerns the body, of which nobody reads yet.
+        line.waiter = None
         line.deadline.at_s = total_at
         self.status = line.status
         self.fields: Mapping[bytes, bytes] = line.headers
@@ -131,12 +132,14 @@ class Exchange:
             loop, deadline, total_at = self._pool.loop, line.deadline, self._total_at
             if self._has_content and not self._has_finished:
                 self._wait_at = loop.time() + self._between_tokens_s
+                line.is_forgiven = False
             deadline.move(min(self._wait_at, total_at))
             try:
                 while not (line.parts or line.is_complete or line.fault):
                     waiter = line.waiter = loop.create_future()
                     await waiter
             finally:
+                line.waiter = None
                 # A slow consumer is no silence of the upstream; only the total limit runs on.
                 deadline.at_s = total_at
         part = line.take(_READ_BYTES_MAX)

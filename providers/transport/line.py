@@ -32,6 +32,9 @@ _HEADS_MAX_BYTES = 64 * 1024
 _HELD_MAX_BYTES = 128 * 1024
 """Of a body that nobody reads so much is taken from the socket, and what one more read brings."""
 
+_LATE_S = 0.01
+"""How much longer a deadline waits for what is there already: a turn of the loop, or two."""
+
 _KEEP_ALIVE_MARGIN_S = 1
 _ANNOUNCED = re.compile(r"\btimeout=(\d{1,6})")
 _SWITCHING_PROTOCOLS = 101
@@ -73,14 +76,15 @@ class Line(asyncio.Protocol):
         expires_at: When it is too old to be used again.
         was_used: Whether an answer came on it.
         is_idle: Whether it lies in the pool.
+        is_forgiven: Whether a deadline was let pass because the loop was late, not the upstream.
     """
 
     __slots__ = (
         "_close", "_field_count", "_fields", "_has_ended", "_held_bytes", "_interim_count",
         "_is_reading_paused", "_is_until_eof", "_options", "_parser", "_poll", "closes", "deadline",
         "expires_at", "fault", "has_unasked", "head_bytes", "headers", "idle_at", "is_awaiting",
-        "is_complete", "is_idle", "is_writing_paused", "keep_alive_s", "on_body", "on_lost",
-        "parts", "status", "transport", "upload", "waiter", "was_used",
+        "is_complete", "is_forgiven", "is_idle", "is_writing_paused", "keep_alive_s", "on_body",
+        "on_lost", "parts", "status", "transport", "upload", "waiter", "was_used",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +118,7 @@ class Line(asyncio.Protocol):
         self.is_awaiting = False
         self.is_complete = True
         self.is_idle = False
+        self.is_forgiven = False
         self.is_writing_paused = False
         self.was_used = False
         self.has_unasked = False
@@ -157,7 +162,7 @@ class Line(asyncio.Protocol):
             expires_at: When to give its head up, by the loop's clock.
         """
         self.is_awaiting = True
-        self.is_complete = False
+        self.is_complete = self.is_forgiven = False
         self._field_count = self._interim_count = self.head_bytes = self._held_bytes = 0
         self.deadline.move(expires_at)
 
@@ -357,7 +362,19 @@ class Line(asyncio.Protocol):
             self.fail(exc or EOFError("The upstream closed the connection."))
 
     def _expire(self) -> None:
-        self.fail(Expired())
+        """Give up what is waited for, unless it came in time and the loop was too busy to see it.
+
+        After a pause of the whole process the timer rings first, while the answer lies in the
+        kernel; or it was read in the same turn, and whoever waits for it has yet to run.
+        """
+        waiter = self.waiter
+        if waiter is not None and waiter.done():
+            self.deadline.set(_LATE_S)  # by then the reader has set its own
+        elif not self.is_forgiven and self._poll.poll(0):
+            self.is_forgiven = True
+            self.deadline.set(_LATE_S)
+        else:
+            self.fail(Expired())
 
     def _wake(self) -> None:
         waiter = self.waiter

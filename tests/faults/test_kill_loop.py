@@ -1,25 +1,31 @@
 """SIGKILL at random points, under traffic, against an upstream that keeps its own bill.
 
 The upstream bills what it generates, whether or not anybody reads it, and writes down the id that
-each attempt carries. After the last restart the ledger must explain that bill line by line.
+each attempt carries. After the last restart the ledger must explain that bill line by line. All the
+while the database and Redis go away and come back: stopped, killed, or frozen.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import time
 from collections import Counter
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from tests.faults.outages import Outages, of_file, of_server
 from tests.faults.traffic import Answer as Seen
 from tests.faults.traffic import Traffic
 from tests.support.gateway_process import GatewayProcess
 from tests.support.ledger_rows import LedgerRow, billed_pico_usd, ledger_rows, open_intents
+from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer
 from tests.support.scripted_upstream import Answer, BillLine, Chat, UpstreamProcess
 
 PRICE = {
@@ -29,10 +35,11 @@ PRICE = {
 }
 """No picodollar divides evenly, so that each line is rounded."""
 
+# No prompt has more tokens than a request's body has bytes, which is what its hold goes by.
 MODELS = {
     "quick": [Chat(text="Yes.", prompt_tokens=7)],
-    "cached": [Chat(text="One two three four", prompt_tokens=1003, cached_tokens=517)],
-    "slow": [Chat(text="word " * 12, prompt_tokens=91, frame_delay_s=0.02)],
+    "cached": [Chat(text="One two three four", prompt_tokens=83, cached_tokens=51)],
+    "slow": [Chat(text="word " * 12, prompt_tokens=61, frame_delay_s=0.02)],
     "thinking": [Chat(text="Well then", prompt_tokens=33, think_s=0.15)],
     # Generates, and bills, to the end when the gateway is gone.
     "stubborn": [Chat(text="word " * 9, prompt_tokens=5, frame_delay_s=0.03, runs_on=True)],
@@ -42,29 +49,58 @@ KILLS = {"tree": 1, "start": 2, "worker": 1, "ledger": 1, "supervisor": 1}
 """Kinds of rounds, and how many kills each holds."""
 ROUNDS = ("tree", "start", "supervisor", *("worker", "ledger") * 3)
 PAUSE_S_MAX = 0.6
+REFUSALS = {402, 503}
+BUDGETS = {"red": "5", "blue": "0.002"}
+"""Dollars: more than a team can spend here, and less than it would; `green` has none."""
+MASTER_KEY = {"FAREWAY_MASTER_KEY": "ab" * 32}
+LIMITS = {"rpm": 600_000}
+"""So that Redis is asked for every request, and refuses none."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_fifty_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, seed: int) -> None:
-    _survive(tmp_path, kills=50, seed=seed, workers=1)
+@pytest.mark.parametrize("back_end", ["sqlite", "postgresql"])
+def test_some_kills_lose_nothing_and_count_nothing_twice(
+    tmp_path: Path, seed: int, back_end: str, request: pytest.FixtureRequest
+) -> None:
+    _survive(tmp_path, request, kills=15, seed=seed, back_end=back_end)
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_many_kills_lose_nothing_and_count_nothing_twice(tmp_path: Path, seed: int) -> None:
-    _survive(tmp_path, kills=250, seed=seed, workers=2)
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("back_end", ["sqlite", "postgresql"])
+def test_a_thousand_kills_lose_nothing_and_count_nothing_twice(
+    tmp_path: Path, seed: int, back_end: str, request: pytest.FixtureRequest
+) -> None:
+    # Each back end gets half of them, a hundred to a ledger.
+    for part in range(int(os.environ.get("FAREWAY_TEST_KILL_PARTS", "5"))):
+        folder = tmp_path / str(part)
+        folder.mkdir()
+        _survive(folder, request, kills=100, seed=seed + part, back_end=back_end)
 
 
-def _survive(folder: Path, *, kills: int, seed: int, workers: int) -> None:
+def _survive(
+    folder: Path, request: pytest.FixtureRequest, *, kills: int, seed: int, back_end: str
+) -> None:
     rng = random.Random(seed)
     rounds = _draw_rounds(kills, rng)
+    redis: RedisServer = request.getfixturevalue("redis_server")
+    ways = [of_server(redis, "Redis")]
+    storage: dict[str, str] = {"redis": redis.url}
+    ledger: Path | str = folder / "gateway" / "fareway.db"
+    if back_end == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        ledger = storage["database"] = server.create_database()
+        ways.append(of_server(server, "PostgreSQL"))
+    else:
+        ways.append(of_file(ledger))
     with UpstreamProcess(MODELS, folder=folder) as upstream:
-        gateway = GatewayProcess(folder / "gateway", _config(upstream.base_url, workers))
-        keys = [gateway.key("red"), gateway.key("blue")]
+        config = _config(upstream.base_url, storage)
+        gateway = GatewayProcess(folder / "gateway", config, MASTER_KEY)
+        keys = [gateway.key(team) for team in ("red", "blue", "green")]
         traffic = Traffic(gateway.port, keys=keys, models=tuple(MODELS), seed=seed)
         with gateway:
-            with traffic:
+            with traffic, Outages(*ways, seed=seed) as outages:
                 for kind in rounds:
                     _kill(gateway, kind, rng)
             gateway.kill()
@@ -72,13 +108,16 @@ def _survive(folder: Path, *, kills: int, seed: int, workers: int) -> None:
             gateway.run("keys", "list")  # waits for the ledger process, which starts last
             assert gateway.stop() == 0  # which loads what the spools hold
             bill = upstream.bill()
-            rows = ledger_rows(gateway.database)
-            assert open_intents(gateway.database) == 0
+            rows = ledger_rows(ledger)
+            assert open_intents(ledger) == 0
             gateway.run("ledger", "verify")  # exits 1 when anything does not hold
             report = json.loads(gateway.run("spend", "report", "--json"))["total"]
+            listed = json.loads(gateway.run("budgets", "list", "--json"))["budgets"]
     print(_summary(seed, rounds, traffic, bill, rows))
+    print(f"  on {back_end}; meanwhile {dict(sorted(outages.seen.items()))}")
     _check_bill(bill, rows)
     _check_answers(traffic.answers, rows)
+    _check_budgets({budget["team"]: budget for budget in listed}, bill, rows)
     assert report["cost_pico_usd"] == sum(row.cost_pico_usd or 0 for row in rows)
     assert report["attempts"] == len(rows)
 
@@ -94,14 +133,19 @@ def _draw_rounds(kills: int, rng: random.Random) -> list[str]:
     return rounds
 
 
-def _config(base_url: str, workers: int) -> dict:
+def _config(base_url: str, storage: dict[str, str]) -> dict:
     return {
-        "server": {"workers": workers},
+        "server": {"workers": 4},
+        "storage": storage,
+        "secrets": {"master_key_env": "FAREWAY_MASTER_KEY"},
         "providers": {"up": {"kind": "openai_compatible", "base_url": base_url}},
         "models": {
             name: {"deployments": [{"deployment": f"up/{name}", "price": PRICE}]} for name in MODELS
         },
-        "teams": {"red": {}, "blue": {}},
+        "teams": {
+            **{team: {"budget": {"usd": usd}, "limits": LIMITS} for team, usd in BUDGETS.items()},
+            "green": {"limits": LIMITS},
+        },
     }
 
 
@@ -167,7 +211,24 @@ def _check_answers(answers: list[Seen], rows: list[LedgerRow]) -> None:
         assert Decimal(one.cost_usd) * 10**12 == row.cost_pico_usd
     for one in answers:
         # A head was sent, so the attempt was journaled; a refusal was not sent anywhere.
-        assert one.request_id in last or one.status == 503, one
+        assert one.request_id in last or one.status in REFUSALS, one
+
+
+def _check_budgets(
+    budgets: Mapping[str, Mapping[str, int]], bill: list[BillLine], rows: list[LedgerRow]
+) -> None:
+    """Nobody was billed more than allowed; nothing is held any more; what is spent is booked."""
+    team_of = {row.event_id: row.team for row in rows}
+    assert budgets.keys() == BUDGETS.keys()
+    for team, found in budgets.items():
+        booked = [row for row in rows if row.team == team]
+        billed = [line for line in bill if team_of[line.attempt_id] == team]
+        assert found["limit_pico_usd"] == Decimal(BUDGETS[team]) * 10**12
+        assert sum(billed_pico_usd(line, PRICE) for line in billed) <= found["limit_pico_usd"]
+        assert found["spent_pico_usd"] == sum(row.cost_pico_usd or 0 for row in booked)
+        assert found["exposed_pico_usd"] == sum(row.exposure_pico_usd or 0 for row in booked)
+        assert found["reserved_pico_usd"] == 0, "everything is loaded, and nobody holds anything"
+        assert found["spent_pico_usd"] + found["exposed_pico_usd"] <= found["limit_pico_usd"]
 
 
 def _summary(

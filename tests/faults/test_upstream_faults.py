@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,8 +168,39 @@ QUICK = [
 ]  # fmt: skip
 
 
+TURNS_MAX = 5
+STOOD_STILL_S = 0.1
+"""The deadlines here are a few times that: a machine that is busier measures itself."""
+
+
+async def undisturbed(folder: Path, check: Callable[[Path], Awaitable[None]]) -> None:
+    """Check, again where the loop stood still for long and the upstream, which is in it, with it."""
+    for turn in range(TURNS_MAX):
+        latest_s = 0.0
+
+        async def watch() -> None:
+            nonlocal latest_s
+            loop = asyncio.get_running_loop()
+            while True:
+                due_s = loop.time() + 0.01
+                await asyncio.sleep(0.01)
+                latest_s = max(latest_s, loop.time() - due_s)
+
+        watching = asyncio.create_task(watch())
+        try:
+            await check(folder / str(turn))
+        except AssertionError:
+            if latest_s < STOOD_STILL_S or turn == TURNS_MAX - 1:
+                raise
+        else:
+            return
+        finally:
+            watching.cancel()
+
+
 async def check_death(folder: Path, sentence: str) -> None:
     script, seen, row = DEATHS[sentence]
+    folder.mkdir()
     async with one_call(folder, script, stream=True) as (got, settled):
         check_client(got, seen)
         if row.quality == "estimated":
@@ -180,13 +211,13 @@ async def check_death(folder: Path, sentence: str) -> None:
 
 @pytest.mark.parametrize("sentence", QUICK)
 async def test_a_stream_that_dies(tmp_path: Path, sentence: str) -> None:
-    await check_death(tmp_path, sentence)
+    await undisturbed(tmp_path, lambda folder: check_death(folder, sentence))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sentence", [name for name in DEATHS if name not in QUICK])
 async def test_a_stream_that_dies_anywhere(tmp_path: Path, sentence: str) -> None:
-    await check_death(tmp_path, sentence)
+    await undisturbed(tmp_path, lambda folder: check_death(folder, sentence))
 
 
 HTML = b"<!doctype html><html><title>504</title><p>data: {}</html>"

@@ -251,14 +251,13 @@ async def test_a_second_gateway_on_one_spool_says_so_before_it_starts_anything(t
 
 
 @pytest.mark.slow
-async def test_a_gateway_whose_ledger_process_cannot_start_ends_without_waiting_for_it(tmp_path):
+async def test_a_gateway_whose_ledger_waits_for_its_database_ends_without_waiting_for_it(tmp_path):
     made = supervisor(tmp_path)
     sqlite_path(made.loaded.database_url).mkdir(parents=True)  # no file can be there
-    ledger = made._ledger
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(made.run)
         with anyio.fail_after(30):
-            await ledger.faulted.wait()
+            await made._starter.unreachable.wait()
         made.stop()
         # Well under the 15 s for which one that is starting is waited for.
         tasks.cancel_scope.deadline = anyio.current_time() + 10
