@@ -101,6 +101,8 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/ui/spend"): Action.READ_SPEND,
     ("GET", "/ui/spend.csv"): Action.READ_SPEND,
     ("GET", "/ui/statement"): Action.READ_SPEND,
+    ("GET", "/ui/requests"): Action.READ_REQUESTS,
+    ("GET", "/ui/requests/{request_id}"): Action.READ_REQUESTS,
     ("GET", "/ui/account"): Action.HOME,
     ("POST", "/ui/account/password"): Action.HOME,
     ("GET", "/ui/users"): Action.READ_PEOPLE,

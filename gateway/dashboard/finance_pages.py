@@ -92,7 +92,7 @@ class FinancePages:
     async def month(self, request: Request, within: Within) -> Response:
         """A month at a glance."""
         calendar, now_us = self.calendar, self.clock.wall_us()
-        shown = self._frame(request, now_us, calendar)
+        shown = finance_frame(self.shell, request, now_us, calendar)
         named = request.query_params.get("month")
         month = periods.month_named(named, now_us=now_us, time_zone=calendar.zone)
         if month is None:
@@ -125,7 +125,7 @@ class FinancePages:
     async def spend(self, request: Request, within: Within) -> Response:
         """Spend by anything."""
         calendar, now_us = self.calendar, self.clock.wall_us()
-        shown = self._frame(request, now_us, calendar)
+        shown = finance_frame(self.shell, request, now_us, calendar)
         try:
             wanted, report, is_complete = await self._ask(request, within, now_us)
         except BadAddress as error:
@@ -137,7 +137,7 @@ class FinancePages:
         names = dict(dimensions)
         shown |= {
             "wanted": wanted,
-            "days": explorer.days_text(wanted),
+            "days": explorer.days_text(wanted.first, wanted.last),
             "dimensions": dimensions,
             "dimension": names[wanted.by],
             "without": explorer.EMPTY.get(wanted.by, "none"),
@@ -158,7 +158,7 @@ class FinancePages:
     async def spend_csv(self, request: Request, within: Within) -> Response:
         """The rows of the page as `fareway spend report --format csv` prints them."""
         calendar, now_us = self.calendar, self.clock.wall_us()
-        shown = self._frame(request, now_us, calendar)
+        shown = finance_frame(self.shell, request, now_us, calendar)
         try:
             wanted, report, _ = await self._ask(request, within, now_us)
         except BadAddress as error:
@@ -175,7 +175,7 @@ class FinancePages:
     async def statement(self, request: Request, within: Within) -> Response:
         """A team's statement of a month."""
         calendar, now_us = self.calendar, self.clock.wall_us()
-        shown = self._frame(request, now_us, calendar)
+        shown = finance_frame(self.shell, request, now_us, calendar)
         named = request.query_params.get("month")
         team = request.query_params.get("team", "")
         month = periods.month_named(named, now_us=now_us, time_zone=calendar.zone)
@@ -244,15 +244,6 @@ class FinancePages:
         is_complete = await self.ledger.catch_up()
         return wanted, await self.ledger.spend_report(query), is_complete
 
-    def _frame(self, request: Request, now_us: int, calendar: Calendar) -> dict[str, object]:
-        return {
-            **self.shell.frame(request),
-            "now": clock_time(now_us),
-            "now_iso": from_microseconds(now_us).isoformat(timespec="seconds"),
-            "zone": calendar.zone,
-            "here": request.url.path,
-        }
-
     def _bad(self, shown: Mapping[str, object], message: str) -> Response:
         return self.shell.page("bad_address.html", {**shown, "message": message}, status=422)
 
@@ -288,3 +279,15 @@ class FinancePages:
         days = [(first + timedelta(days=place)).isoformat() for place in range(HISTORY_DAYS)]
         begun = next((place for place, day in enumerate(days) if costs.get(day)), len(days))
         return [costs.get(day, 0) for day in days[begun:]]
+
+
+def finance_frame(
+    shell: Shell, request: Request, now_us: int, calendar: Calendar
+) -> dict[str, object]:
+    """What every page for finance shows: the shell, the instant and the zone."""
+    return {
+        **shell.frame(request),
+        "now": clock_time(now_us),
+        "now_iso": from_microseconds(now_us).isoformat(timespec="seconds"),
+        "zone": calendar.zone,
+    }

@@ -24,6 +24,7 @@ from gateway.dashboard.figures import clock_time, day_query, request_lines, spen
 from gateway.dashboard.finance_pages import Calendar, FinancePages
 from gateway.dashboard.front import make_front
 from gateway.dashboard.login_pages import CALLBACK_PATH, LoginPages
+from gateway.dashboard.requests_pages import AttemptReader, RequestsPages
 from gateway.dashboard.sessions import Sessions
 from gateway.dashboard.shell import PATH, Shell
 from gateway.dashboard.users_pages import UsersPages
@@ -37,7 +38,7 @@ REQUESTS_SHOWN = 50
 _PACKAGE = "gateway.dashboard"
 
 
-class LedgerReader(Protocol):
+class LedgerReader(AttemptReader, Protocol):
     """What the pages ask of the ledger; each raises `LedgerUnavailable` when it is away."""
 
     async def catch_up(self) -> bool:
@@ -66,6 +67,7 @@ class Dashboard:
         account: Pages about whoever looks.
         users: Pages about everybody.
         finance: A month, spend by anything, statements.
+        requests: Single attempts and requests.
     """
 
     shell: Shell
@@ -76,6 +78,7 @@ class Dashboard:
     account: AccountPages
     users: UsersPages
     finance: FinancePages
+    requests: RequestsPages
 
     def router(self) -> APIRouter:
         """The routes as FastAPI wants them."""
@@ -88,6 +91,7 @@ class Dashboard:
             *self.account.routes(),
             *self.users.routes(),
             *self.finance.routes(),
+            *self.requests.routes(),
         )
         for method, path, endpoint in routes:
             router.add_api_route(path, endpoint, methods=[method], response_model=None)
@@ -211,7 +215,19 @@ def make_dashboard(
         account=AccountPages(shell=shell),
         users=UsersPages(shell=shell, teams=teams),
         finance=FinancePages(ledger=ledger, clock=clock, calendar=calendar, shell=shell),
+        requests=RequestsPages(
+            ledger=ledger,
+            clock=clock,
+            calendar=calendar,
+            shell=shell,
+            key_name=lambda key_id: _key_name(directory(), key_id),
+        ),
     )
+
+
+def _key_name(directory: KeyDirectory, key_id: str) -> str:
+    record = directory.record(key_id)
+    return "" if record is None else record.name
 
 
 def _shown(name: str) -> str:

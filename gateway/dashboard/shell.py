@@ -29,6 +29,7 @@ NAVIGATION = (
     (PATH, "Spend today"),
     (f"{PATH}/month", "Month"),
     (f"{PATH}/spend", "Explorer"),
+    (f"{PATH}/requests", "Requests"),
     (f"{PATH}/users", "Users"),
     (f"{PATH}/account", "Account"),
 )
@@ -115,6 +116,8 @@ class Shell:
         seen = self.seen(request)
         return {
             "viewer": seen.viewer,
+            "here": request.url.path,
+            "again": str(request.url.replace(scheme="", netloc="")),
             "form_token": self.sessions.form_token(seen.digest),
             "navigation": [
                 (path, label, path == request.url.path.rstrip("/"))

@@ -16,6 +16,7 @@ from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetRules
 from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError
 from gateway.finance.focus.order import ExportRequest
 from gateway.finance.requests import FinanceRequest
+from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.views import (
     KeyCreation,
     KeyRevocation,
@@ -115,6 +116,18 @@ class SupervisorCalls:
     async def recent_requests(self, query: RecentQuery) -> list[RecentRequest]:
         """The newest requests, newest first."""
         return await self._call("recent_requests", query, list[RecentRequest])
+
+    async def load_attempts(self, query: AttemptQuery) -> AttemptPage:
+        """A page of single attempts, newest first.
+
+        Raises:
+            InvalidField: A filter has no meaning.
+        """
+        return await self._call("load_attempts", query, AttemptPage)
+
+    async def load_request(self, query: RequestQuery) -> list[Attempt]:
+        """Every booked attempt of a request; none where it may not be seen."""
+        return await self._call("load_request", query, list[Attempt])
 
     async def list_keys(self) -> list[StoredKey]:
         """Every key of the database, revoked ones included."""

@@ -27,8 +27,9 @@ from gateway.budgets.messages import (
     LeaseRequest,
 )
 from gateway.clock import Clock, uuid7_maker
-from gateway.ledger import budget_leases, budgets, keys, migrate, node, partitions
+from gateway.ledger import attempts, budget_leases, budgets, keys, migrate, node, partitions
 from gateway.ledger.alert_sender import AlertSender
+from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
 from gateway.ledger.errors import DatabaseUnavailable, LedgerError
 from gateway.ledger.faults import explaining
@@ -335,6 +336,18 @@ class LedgerService:
     ) -> tuple[RecentRequest, ...]:
         """The newest requests, newest first; of one team or of some when these are given."""
         return await self._read(recent_requests, count, team, teams)
+
+    async def load_attempts(self, query: AttemptQuery) -> AttemptPage:
+        """A page of single attempts, newest first.
+
+        Raises:
+            BadQuery: A filter has no meaning.
+        """
+        return await self._read(attempts.load_attempts, query)
+
+    async def load_request(self, query: RequestQuery) -> tuple[Attempt, ...]:
+        """Every booked attempt of a request; none where it may not be seen."""
+        return await self._read(attempts.load_request, query)
 
     async def verify(self) -> Verification:
         """Check the database and the spools."""

@@ -59,6 +59,7 @@ from gateway.finance.errors import FinanceError
 from gateway.finance.focus.order import ExportRequest
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger import errors
+from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.people_desk import PeopleDesk
 from gateway.ledger.rounds import LoaderStats
@@ -161,6 +162,8 @@ class LedgerProcess:
             "finance": _answer(cast("type[FinanceRequest]", FinanceRequest), self._finance),
             "spend_report": _answer(SpendQuery, self._spend_report),
             "recent_requests": _answer(object, self._recent_requests),
+            "load_attempts": _answer(AttemptQuery, self._load_attempts),
+            "load_request": _answer(RequestQuery, self._load_request),
             "export_open": _answer(ExportRequest, self._export_open),
             "export_next": _answer(int, self._export_next),
             "export_close": _answer(int, self._export_close),
@@ -285,6 +288,12 @@ class LedgerProcess:
             return await self._started().recent_requests(params)
         query = msgspec.convert(params, RecentQuery)
         return await self._started().recent_requests(query.count, query.team, query.teams)
+
+    async def _load_attempts(self, query: AttemptQuery) -> AttemptPage:
+        return await self._started().load_attempts(query)
+
+    async def _load_request(self, query: RequestQuery) -> tuple[Attempt, ...]:
+        return await self._started().load_request(query)
 
     async def _export_open(self, request: ExportRequest) -> int:
         self._started()

@@ -88,6 +88,8 @@ _LEDGER_READS = (
     "list_keys",
     "spend_report",
     "recent_requests",
+    "load_attempts",
+    "load_request",
     "export_open",
     "export_next",
     "export_close",

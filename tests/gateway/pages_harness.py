@@ -45,6 +45,8 @@ LEDGER_READS = (
     "finance",
     "flush",
     "list_keys",
+    "load_attempts",
+    "load_request",
     "recent_requests",
     "spend_report",
     "stats",

@@ -48,6 +48,8 @@ GET /ui/month                           a             a               -         
 GET /ui/spend                           a             a               -              a              a           t           t         -        t
 GET /ui/spend.csv                       a             a               -              a              a           t           t         -        t
 GET /ui/statement                       a             a               -              a              a           t           t         -        t
+GET /ui/requests                        a             a               -              a              a           t           t         a        t
+GET /ui/requests/{request_id}           a             a               -              a              a           t           t         a        t
 GET /admin/v1/requests                  a             a               -              a              a           t           t         a        t
 GET /admin/v1/status                    a             a               -              -              -           -           -         a        -
 GET /ui/login/oidc                      *             *               *              *              *           *           *         *        *

@@ -116,11 +116,17 @@ class Row:
         name: Of the group; empty is what `EMPTY` calls it.
         beside: The team of a project, else empty.
         href: Where it is taken apart; empty where there is nothing below.
+        attempts_href: The attempts that its figures add up.
+        failed_href: Those of them that did not end well.
+        estimated_href: Those of them whose counts are not the provider's own.
     """
 
     name: str
     beside: str
     href: str
+    attempts_href: str
+    failed_href: str
+    estimated_href: str
     cost: Shown
     list_cost: Shown
     share: str
@@ -136,11 +142,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A row of the table beside the chart."""
+    """A row of the table beside the chart: amounts, and where the attempts behind each are."""
 
     name: str
-    parts: Sequence[Shown]
+    parts: Sequence[tuple[Shown, str]]
     total: Shown
+    href: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +207,7 @@ def read_address(
         raise BadAddress(f"by: {by[:64]!r} is none of {', '.join((*DIMENSIONS, *tags))}")
     if step not in STEPS:
         raise BadAddress(f"per: {step[:64]!r} is none of {', '.join(STEPS)}")
-    first, last, preset = _days(given, now_us=now_us, zone=zone, fiscal_month=fiscal_month)
+    first, last, preset = read_days(given, now_us=now_us, zone=zone, fiscal_month=fiscal_month)
     count = ((last - first).days + 1) * 24 // _STEP_HOURS[GroupBy(step)]
     if count > STEPS_MAX:
         raise BadAddress(f"per: that is over {STEPS_MAX} steps; take longer ones or fewer days")
@@ -262,23 +269,25 @@ def explorer_page(wanted: Wanted, report: SpendReport) -> ExplorerPage:
             ],
         ),
         series=names,
-        steps=[
-            Step(name=step, parts=[shown(one) for one in part], total=shown(sum(part)))
-            for step, part in zip(steps, parts, strict=True)
-        ],
+        steps=[_step(wanted, step, part, drawn) for step, part in zip(steps, parts, strict=True)],
         rows=[
             _row(wanted, group, whole[group], cost, total.cost_pico_usd)
             for group, cost in zip(listed, shown_costs, strict=True)
         ],
-        total=_row(wanted, ("",), total, shown(total.cost_pico_usd), total.cost_pico_usd),
+        total=_row(wanted, None, total, shown(total.cost_pico_usd), total.cost_pico_usd),
         hidden_rows=len(order) - len(listed),
         is_empty=not total.attempts,
     )
 
 
-def _days(
+def read_days(
     given: Mapping[str, str], *, now_us: int, zone: str, fiscal_month: int
 ) -> tuple[date, date, str]:
+    """The first and the last day that an address names, and the name of its period, if any.
+
+    Raises:
+        BadAddress: It names none.
+    """
     today = local_day(now_us, ZoneInfo(zone))
     if given.get("from") or given.get("to"):
         first, last = _day(given, "from"), _day(given, "to")
@@ -325,19 +334,83 @@ def _label(wanted: Wanted, group: tuple[str, ...]) -> str:
     return f"{group[0]} / {name}" if len(group) > 1 and group[0] else name
 
 
+def _step(
+    wanted: Wanted, name: str, parts: Sequence[int], drawn: Sequence[tuple[str, ...]]
+) -> Step:
+    time = _time_of(wanted, name)
+    links = [attempts_address(wanted, {**time, **_filters_of(wanted, one)}) for one in drawn]
+    links += [""] * (len(parts) - len(links))  # of several groups together
+    return Step(
+        name=name,
+        parts=[(shown(part), href) for part, href in zip(parts, links, strict=True)],
+        total=shown(sum(parts)),
+        href=attempts_address(wanted, time),
+    )
+
+
+def _time_of(wanted: Wanted, step: str) -> dict[str, str]:
+    """One step of time as the page of attempts knows it, within the days of the address."""
+    if wanted.step == GroupBy.HOUR:
+        return {"hour": step}
+    if wanted.step == GroupBy.DAY:
+        first = last = date.fromisoformat(step)
+    elif wanted.step == GroupBy.WEEK:
+        first = date.fromisoformat(f"{step}-1")
+        last = first + timedelta(days=6)
+    else:
+        first = date.fromisoformat(f"{step}-01")
+        last = (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+    first, last = max(first, wanted.first), min(last, wanted.last)
+    return {"from": first.isoformat(), "to": last.isoformat()}
+
+
+def _filters_of(wanted: Wanted, group: tuple[str, ...]) -> dict[str, str]:
+    """What tells one group from all others; a project belongs to a team."""
+    *above, name = group
+    found = {wanted.by: name}
+    for team in above:
+        found[GroupBy.TEAM.value] = team
+    return found
+
+
+def attempts_address(wanted: Wanted, changes: Mapping[str, str]) -> str:
+    """Where the attempts behind a figure of the page are.
+
+    Args:
+        wanted: What the page shows.
+        changes: What the figure is of, beside that; a time among them replaces the page's days.
+    """
+    said: dict[str, str] = {}
+    if not changes.keys() & {"hour", "from"}:
+        if wanted.preset:
+            said["period"] = wanted.preset
+        else:
+            said |= {"from": wanted.first.isoformat(), "to": wanted.last.isoformat()}
+    return f"/ui/requests?{urlencode({**said, **wanted.filters, **changes})}"
+
+
 def _row(
-    wanted: Wanted, group: tuple[str, ...], sums: SpendSums, cost: Shown, whole_pico_usd: int
+    wanted: Wanted,
+    group: tuple[str, ...] | None,
+    sums: SpendSums,
+    cost: Shown,
+    whole_pico_usd: int,
 ) -> Row:
-    name = group[-1]
+    name = "" if group is None else group[-1]
+    beside = group[0] if group is not None and len(group) > 1 else ""
+    of_group = {} if group is None else _filters_of(wanted, group)
     down = WAY_DOWN.get(wanted.by)
     href = ""
     if down is not None and name:
-        above = {GroupBy.TEAM.value: group[0]} if len(group) > 1 and group[0] else {}
+        above = {GroupBy.TEAM.value: beside} if beside else {}
         href = wanted.address(**{**above, wanted.by: name, "by": down})
     return Row(
         name=name,
-        beside=group[0] if len(group) > 1 else "",
+        beside=beside,
         href=href,
+        attempts_href=attempts_address(wanted, of_group),
+        failed_href=attempts_address(wanted, {**of_group, GroupBy.STATUS.value: "failed"}),
+        estimated_href=attempts_address(wanted, {**of_group, GroupBy.QUALITY.value: "not-exact"}),
         cost=cost,
         list_cost=shown(sums.list_cost_pico_usd),
         share=share_text(sums.cost_pico_usd, whole_pico_usd),
@@ -383,8 +456,6 @@ def _tiles(total: SpendSums) -> list[Tile]:
     ]
 
 
-def days_text(wanted: Wanted) -> str:
+def days_text(first: date, last: date) -> str:
     """The days of an address, for a title."""
-    if wanted.first == wanted.last:
-        return f"{wanted.first:%-d %B %Y}"
-    return f"{wanted.first:%-d %B %Y} to {wanted.last:%-d %B %Y}"
+    return f"{first:%-d %B %Y}" if first == last else f"{first:%-d %B %Y} to {last:%-d %B %Y}"
