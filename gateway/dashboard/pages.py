@@ -176,26 +176,14 @@ def make_dashboard(
         clock: Time.
         random_bytes: A cryptographic source.
     """
-    templates = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    templates.filters["shown"] = _shown
     assets = load_assets()
-    for name in templates.list_templates():
-        templates.get_template(name)  # compiled now: this runs in a thread, and pages do not
-    cast("dict[str, object]", templates.globals)["asset"] = assets.url
     shell = Shell(
         sessions=Sessions(key=session_key, directory=directory, random_bytes=random_bytes),
         people=people,
         front=make_front(login),
         login=login,
         clock=clock,
-        templates=templates,
+        templates=_templates(assets),
     )
     oidc = None
     if login.oidc is not None:
@@ -223,6 +211,23 @@ def make_dashboard(
             key_name=lambda key_id: _key_name(directory(), key_id),
         ),
     )
+
+
+def _templates(assets: Assets) -> Environment:
+    """Every template, compiled now: this runs in a thread, and pages do not."""
+    templates = Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    templates.filters["shown"] = _shown
+    cast("dict[str, object]", templates.globals)["asset"] = assets.url
+    for name in templates.list_templates():
+        templates.get_template(name)
+    return templates
 
 
 def _key_name(directory: KeyDirectory, key_id: str) -> str:
