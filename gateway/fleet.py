@@ -193,7 +193,7 @@ def build_fleet(settings: Settings) -> Fleet:
     Raises:
         PriceBookError: Prices of a deployment contradict each other.
     """
-    listed = _listed(settings)
+    listed = listed_deployments(settings)
     compared = settings.finance.baseline.models
     models = {
         name: tuple(entry.deployment for entry in model.deployments)
@@ -205,7 +205,7 @@ def build_fleet(settings: Settings) -> Fleet:
         aliases={alias: name for name, model in settings.models.items() for alias in model.aliases},
         prices=PriceBook(
             {
-                name: _versions(entry.price, settings.providers[name.partition("/")[0]])
+                name: price_versions(entry.price, settings.providers[name.partition("/")[0]])
                 for name, entry in listed.items()
             }
         ),
@@ -218,7 +218,7 @@ def build_fleet(settings: Settings) -> Fleet:
         baselines={name: one.deployment for name, one in compared.items()},
         baseline_prices=PriceBook(
             {
-                name: _versions(
+                name: price_versions(
                     one.price or _price_of(listed, one.deployment),
                     settings.providers.get(one.deployment.partition("/")[0]),
                 )
@@ -246,13 +246,13 @@ def build_policy(settings: Settings) -> Policy:
             TrustedDeployment(
                 name=name, claims=_claims(entry, settings.providers[name.partition("/")[0]])
             )
-            for name, entry in _listed(settings).items()
+            for name, entry in listed_deployments(settings).items()
         ],
         implications=shipped_implications(settings.server.region),
     )
 
 
-def _listed(settings: Settings) -> dict[str, DeploymentSettings]:
+def listed_deployments(settings: Settings) -> dict[str, DeploymentSettings]:
     """Every deployment once: those of models first, then local models that no model lists."""
     found: dict[str, DeploymentSettings] = {}
     for model in settings.models.values():
@@ -301,8 +301,11 @@ def _price_of(listed: Mapping[str, DeploymentSettings], deployment: str) -> Pric
     return () if entry is None else entry.price
 
 
-def _versions(own: Prices, provider: ProviderSettings | None) -> Sequence[PriceVersion]:
-    """The versions of a price; where there is none of its own, those of the provider."""
+def price_versions(own: Prices, provider: ProviderSettings | None) -> Sequence[PriceVersion]:
+    """Dated versions of a price, in order; where there is none of its own, the provider's.
+
+    The embedded engine has a nominal one where none is stated.
+    """
     stated = own or (() if provider is None else provider.price)
     if not stated and isinstance(provider, LocalProvider):
         rate = rate_per_hour_us(NOMINAL_GPU_USD_PER_HOUR)

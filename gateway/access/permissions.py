@@ -43,6 +43,8 @@ class Action(StrEnum):
     """Exports, reconciliations, adjustments, the state of a month."""
     CHANGE_FINANCE = "change_finance"
     """Prices, imports, adjustments, closing a month."""
+    READ_MACHINES = "read_machines"
+    """What machines of our own cost; a team sees its own share only."""
     READ_PEOPLE = "read_people"
     CHANGE_PEOPLE = "change_people"
     READ_AUDIT = "read_audit"
@@ -79,6 +81,8 @@ PERMISSIONS: Final[Mapping[Action, Mapping[Role, Reach]]] = {
     Action.CHANGE_BUDGETS: _all(_R.PLATFORM_ADMIN, _R.FINANCE_ADMIN) | {_R.TEAM_OWNER: Reach.TEAMS},
     Action.READ_FINANCE: _all(*_FINANCE, _R.AUDITOR),
     Action.CHANGE_FINANCE: _all(_R.FINANCE_ADMIN),
+    Action.READ_MACHINES: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR)
+    | {_R.TEAM_OWNER: Reach.TEAMS},
     Action.READ_PEOPLE: _all(_R.PLATFORM_ADMIN, _R.AUDITOR),
     Action.CHANGE_PEOPLE: _all(_R.PLATFORM_ADMIN),
     Action.READ_AUDIT: _all(_R.AUDITOR),
@@ -123,6 +127,8 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("DELETE", "/admin/v1/budgets/{name:path}"): Action.CHANGE_BUDGETS,
     ("GET", "/admin/v1/spend"): Action.READ_SPEND,
     ("GET", "/admin/v1/spend/export"): Action.READ_FINANCE,
+    ("GET", "/admin/v1/spend/machines"): Action.READ_MACHINES,
+    ("POST", "/admin/v1/finance/machines/proposals"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/finance/imports"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/imports"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/finance/reconciliations"): Action.READ_FINANCE,

@@ -14,6 +14,7 @@ from gateway.cli.admin import CaughtUp, catch_up_state
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.cli.spend_export import export
+from gateway.cli.spend_machines import machines
 from gateway.clock import system_clock
 from gateway.finance.errors import FinanceError
 from gateway.finance.spend_question import Reporting, SpendWords, spend_query
@@ -44,6 +45,7 @@ def spend() -> None:
 
 
 app.command("export")(export)
+app.command("machines", short_help="Show what our own machines cost, and who bears it.")(machines)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from gateway.finance.close_messages import (
     VerifyCloses,
 )
 from gateway.finance.errors import Refused
+from gateway.finance.machines.report import close_fault
 from gateway.finance.runs import READ, latest_run
 from gateway.finance.sides import load_exposed
 from gateway.ledger import schema
@@ -248,6 +249,12 @@ def _checklist(
             _unpriced(connection, month),
             *_reconciliation_items(connection, month),
             _proposals(connection, month),
+            _item(
+                "machines",
+                close_fault(connection, month, now_us=now_us),
+                "what our own machines cost is written down and booked",
+                is_acceptable=True,
+            ),
         ]
     return tuple(items)
 

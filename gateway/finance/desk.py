@@ -28,6 +28,9 @@ from gateway.finance.bill_messages import (
 from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
 from gateway.finance.errors import UnreadableSource
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
+from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
+from gateway.finance.machines.recording import note_machines
+from gateway.finance.machines.report import machines_report, propose_machines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Proposal, Propose
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger.verify import Verification
@@ -96,6 +99,20 @@ class FinanceDesk:
                 )
             case CloseMonth():
                 return await self._close(request, now_us)
+            case NoteMachines():
+                return await self._ledger.write_apart(
+                    lambda connection: note_machines(connection, request, now_us=now_us)
+                )
+            case ShowMachines():
+                await self._ledger.flush()
+                return await self._ledger.read_apart(
+                    lambda connection: machines_report(connection, request, now_us=now_us)
+                )
+            case ProposeMachines():
+                await self._ledger.flush()
+                return await self._ledger.write_apart(
+                    lambda connection: propose_machines(connection, request, now_us=now_us)
+                )
             case CloseStatus():
                 books = await self._books()
                 return await self._ledger.read_apart(

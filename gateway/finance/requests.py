@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.finance.bill_messages import ImportFile, ListImports, ListRuns, Reconcile, ShowRun
 from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
+from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
 
 FinanceRequest = (
@@ -22,5 +23,8 @@ FinanceRequest = (
     | VerifyCloses
     | ShowJournal
     | IssueJournal
+    | NoteMachines
+    | ShowMachines
+    | ProposeMachines
 )
 """Everything that can be asked of finance."""

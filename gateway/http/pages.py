@@ -27,6 +27,7 @@ from gateway.dashboard.pages import ASSETS, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
 from gateway.dashboard.shell import form_of, login_path, to, viewer_of_principal
 from gateway.http import admin, admin_budgets, admin_finance, openapi
+from gateway.http.admin_machines import MachinesApi
 from gateway.http.admin_people import PeopleApi
 from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
 from gateway.http.entrance import API, Entrance, LoginNeeded, check_routes
@@ -97,6 +98,7 @@ def make_pages(
         admin.AdminApi(service, calls, random_bytes=random_bytes).router(),
         admin_budgets.BudgetApi(service, calls).router(),
         admin_finance.FinanceApi(service, calls).router(),
+        MachinesApi(service, calls).router(),
         PeopleApi(service, people, dashboard.shell, random_bytes=random_bytes).router(),
         dashboard.router(),
         SpendExportApi(

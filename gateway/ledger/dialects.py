@@ -38,6 +38,7 @@ class Lock(IntEnum):
     PARTITIONS = 2
     AUDIT = 3
     SUMS = 4
+    MACHINES = 5
 
 
 def is_postgresql(connection: sa.Connection) -> bool:

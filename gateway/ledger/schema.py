@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from gateway.ledger import finance_tables, people_tables
+from gateway.ledger import finance_tables, machine_tables, people_tables
 from gateway.ledger.columns import JSON_DOCUMENT, ROW_ID, Id16, InstantUs, PicoTotal
 from gateway.ledger.metadata import metadata
 from pricing.usage import Meter
@@ -55,6 +55,8 @@ METER_SUMS = ("line_count", "units", "cost_pico_usd", "list_cost_pico_usd")
 _SUM_MAX = 9 * 10**18
 FINANCE_TABLES = finance_tables.TABLES
 """Tables of imports, reconciliation and closed months, which have a module of their own."""
+MACHINE_TABLES = machine_tables.TABLES
+"""Tables of our own machines, likewise."""
 PEOPLE_TABLES = people_tables.TABLES
 """Tables of people and their sessions, likewise."""
 

@@ -43,6 +43,7 @@ from gateway.process.key_board import KeyBoard
 from gateway.process.launch import LEDGER_MODULE, HeadStart
 from gateway.process.ledger_start import START_TIMEOUT_S, LedgerStarter
 from gateway.process.listeners import Listeners
+from gateway.process.machine_notes import MachineNotes, node_of
 from gateway.process.messages import (
     DATABASE_UNAVAILABLE,
     EngineSpeed,
@@ -134,6 +135,7 @@ class Supervisor:
     _ledger: Keeper = field(init=False)
     _starter: LedgerStarter = field(init=False)
     _desk: MetricsDesk = field(init=False)
+    _machines: MachineNotes = field(init=False)
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _forced: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -150,12 +152,20 @@ class Supervisor:
             monotonic_s=self.clock.monotonic_s,
             declared=declared_budgets(self.loaded, environ=self.environ),
         )
+        self._machines = MachineNotes(
+            settings=lambda: self._fleet.served.settings,
+            node=node_of(self.loaded),
+            engine_stats=self.engines.stats,
+            tell=lambda note: self._call_ledger("finance", note, result_type=type(None)),
+            clock=self.clock,
+        )
         self._desk = MetricsDesk(
             workers=lambda: [child.channel for child in self._living_workers()],
             pids=self._pids,
             ledger_stats=self._ledger_stats,
             budget_reports=self._budgets.reports,
             engine_stats=self.engines.stats,
+            machine_series=self._machines.series,
         )
         self._fleet = WorkerFleet(
             around=Surroundings(
@@ -253,6 +263,7 @@ class Supervisor:
             if not self._stopping.is_set():
                 self.on_ready(self.url)
                 tasks.start_soon(self._unless_stopping, self._offer_set_up)
+                tasks.start_soon(self._unless_stopping, self._machines.run)
                 await self._unless_stopping(self._reloader.run)
             await self._drain()
         await self._stop_ledger()
@@ -363,6 +374,9 @@ class Supervisor:
         self._ledger.is_ending = True
         if self._ledger.child is None:
             return  # what the spools hold is loaded with the next start
+        self._machines.look()
+        if not self._forced.is_set():
+            await self._machines.note()
         async with anyio.create_task_group() as tasks:
 
             async def hurry() -> None:

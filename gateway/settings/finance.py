@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, StringConstraints
@@ -63,6 +63,36 @@ class CloseSettings(Section):
     """Days after its end from which it may be closed for good."""
 
 
+WorkWeight = Annotated[Usd, Field(le=1_000_000)]
+"""A weight is written like an amount: a decimal of at least 0."""
+
+
+class WorkUnitSettings(Section):
+    """Work of a token, where a server does not tell how long it computed for whom."""
+
+    input: WorkWeight = Decimal(1)
+    """Work of a fresh input token."""
+    cached_input: WorkWeight = Decimal(0)
+    """Work of an input token that was read from a cache."""
+    output: WorkWeight = Decimal(8)
+    """Work of a generated token."""
+
+
+class MachineSettings(Section):
+    """How the cost of machines of one's own is shared, and at which rate reports show it."""
+
+    rate: Literal["marginal", "standard", "actual"] = "actual"
+    """Rate of reports and statements: `marginal` is what one more busy second costs, `standard` a
+    rate card at the target utilisation, `actual` what the machine cost, shared by use."""
+    idle: Literal["overhead", "by_use"] = "overhead"
+    """Who bears idle time at the actual rate: nobody, in a row of its own, or those who used the
+    machine in the month, by how long they did."""
+    target_utilisation_percent: int = Field(default=60, ge=1, le=100)
+    """Utilisation that the standard rate is made for."""
+    work_units: WorkUnitSettings = Field(default_factory=WorkUnitSettings)
+    """Work of a token, where a server does not tell how long it computed for whom."""
+
+
 class FinanceSettings(Section):
     """Reporting of spend; amounts in the ledger are always picodollars."""
 
@@ -86,3 +116,5 @@ class FinanceSettings(Section):
     """From when on a month may be closed."""
     journal: JournalSettings | None = None
     """A month as a balanced journal; unset: none is made."""
+    machines: MachineSettings = Field(default_factory=MachineSettings)
+    """How the cost of machines of one's own is shared, and at which rate reports show it."""

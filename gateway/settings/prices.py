@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -22,6 +22,7 @@ TOKEN_RATES = (
 
 
 _BY_HOUR = "gpu_usd_per_hour"
+_OF_MACHINES = ("gpus", "ops_usd_per_month", "marginal_usd_per_hour", "hours")
 _IN_PLACE_OF = {
     "cached_input_usd_per_mtok": "input_usd_per_mtok",
     "cache_write_usd_per_mtok": "input_usd_per_mtok",
@@ -76,7 +77,14 @@ class PriceSettings(Section):
     gpus: int | None = Field(default=None, ge=1, le=4_096)
     """GPUs that the server uses; 1 when unset."""
     ops_usd_per_month: Usd | None = None
-    """USD per month for running the server, shown in reports and break-even plans."""
+    """USD per month for running the server; accrues with the hours that are paid for, in reports of
+    machines and in break-even plans."""
+    marginal_usd_per_hour: Usd | None = None
+    """USD that one more busy hour of one GPU costs, such as its power; unset: `gpu_usd_per_hour`.
+    For reports of machines at the marginal rate."""
+    hours: Literal["always_on", "seen"] | None = None
+    """Which hours of the machine are paid for: `always_on` from when it is configured until it is
+    not, `seen` those in which it was up; unset: `seen` for `local`, `always_on` for a server."""
     valid_from: Instant | None = None
     """The moment from which the price holds; unset: always."""
     list: ListPriceSettings | None = None
@@ -94,8 +102,9 @@ class PriceSettings(Section):
             raise ValueError("has rates by usage and by hour; give only one kind")
         if not has_usage_rate and not self.is_by_hour:
             raise ValueError("needs a rate, such as input_usd_per_mtok or gpu_usd_per_hour")
-        if not self.is_by_hour and (self.gpus is not None or self.ops_usd_per_month is not None):
-            raise ValueError("gpus and ops_usd_per_month belong to gpu_usd_per_hour")
+        odd = [name for name in _OF_MACHINES if getattr(self, name) is not None]
+        if not self.is_by_hour and odd:
+            raise ValueError(f"{' and '.join(odd)} belong to gpu_usd_per_hour")
         self._check_list_price()
         return self
 

@@ -41,6 +41,7 @@ class MetricsDesk:
         ledger_stats: Asks the ledger process.
         budget_reports: Asks the ledger process where budgets stand.
         engine_stats: By deployment, of the engines that run.
+        machine_series: Of machines of our own.
     """
 
     workers: Callable[[], Iterable[Channel]]
@@ -48,6 +49,7 @@ class MetricsDesk:
     ledger_stats: Callable[[], Awaitable[Mapping[str, object]]]
     budget_reports: Callable[[], Awaitable[Sequence[BudgetReport]]]
     engine_stats: Callable[[], Mapping[str, EngineStats]]
+    machine_series: Callable[[], Iterable[Series]] = lambda: ()
     _last: dict[str, Snapshot] = field(default_factory=dict[str, Snapshot])
     _earlier: Totals = field(default_factory=Totals)
     _lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -80,6 +82,7 @@ class MetricsDesk:
                 totals.add(snapshot.series, is_alive=source in answered)
         for deployment, stats in self.engine_stats().items():
             totals.add(engine_series(deployment, stats))
+        totals.add(self.machine_series())
         totals.add(others)
         return totals.series()
 

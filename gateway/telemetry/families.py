@@ -277,6 +277,20 @@ ENGINE_FAMILIES: Mapping[str, Family] = {
 }
 """Of the embedded engines, as they told at their last sign of life (every 5 seconds)."""
 
+MACHINE_FAMILIES: Mapping[str, Family] = {
+    "fareway_machine_busy_ratio": Family(
+        kind=Kind.GAUGE,
+        help="Part of the time since its engine started in which it computed.",
+        labels=_DEPLOYMENT,
+    ),
+    "fareway_machine_usd_per_hour": Family(
+        kind=Kind.GAUGE,
+        help="Configured cost of a machine of ours, without what running it costs.",
+        labels=("machine",),
+    ),
+}
+"""Of machines of our own; what they cost and who bears it is in `fareway spend machines`."""
+
 _PROCESS = ("process",)
 
 PROCESS_FAMILIES: Mapping[str, Family] = {
@@ -301,5 +315,6 @@ FAMILIES: Mapping[str, Family] = {
     **LEDGER_FAMILIES,
     **BUDGET_FAMILIES,
     **ENGINE_FAMILIES,
+    **MACHINE_FAMILIES,
     **PROCESS_FAMILIES,
 }

@@ -97,5 +97,5 @@ def test_buckets_ascend_and_labels_never_name_a_person_or_a_secret():
         assert (family.kind is Kind.COUNTER) == name.endswith("_total"), name
         assert set(family.labels) <= {
             "team", "deployment", "provider", "status", "route", "reason", "rule", "direction",
-            "cache", "kind", "source", "outcome", "process", "limit", "project", "budget",
+            "cache", "kind", "source", "outcome", "process", "limit", "project", "budget", "machine",
         }, name  # fmt: skip

@@ -1,0 +1,122 @@
+"""The machines of a configuration, as the ledger takes them down.
+
+A provider with a price by the hour is a machine (its GPUs are paid for together), and so is the
+embedded engine, whose price is nominal where none is given. A deployment with an hourly price of
+its own is a machine of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+
+from gateway.clock import to_microseconds
+from gateway.finance.machines.messages import (
+    ENGINE,
+    SERVER,
+    DatedTerms,
+    DeclaredMachine,
+    Hours,
+    IdlePolicy,
+    MachineTerms,
+)
+from gateway.fleet import NOMINAL_GPU_USD_PER_HOUR, listed_deployments, price_versions
+from gateway.settings.document import Settings
+from gateway.settings.finance import MachineSettings
+from gateway.settings.models import DeploymentSettings
+from gateway.settings.prices import PriceSettings
+from gateway.settings.providers import LocalProvider, ProviderSettings
+from pricing.price_book import PriceVersion
+
+
+def declared_machines(settings: Settings, *, node: str = "") -> tuple[DeclaredMachine, ...]:
+    """Every machine of a configuration, by name.
+
+    Args:
+        settings: Checked.
+        node: The name of this one among several that share a database, else empty. Each has an
+            engine of its own; a server is the same for all of them.
+    """
+    pools: dict[str, list[DeploymentSettings]] = {}
+    for name, entry in listed_deployments(settings).items():
+        provider = settings.providers[entry.provider]
+        if any(price.is_by_hour for price in entry.price or provider.price) or (
+            isinstance(provider, LocalProvider) and not (entry.price or provider.price)
+        ):
+            pools.setdefault(name if entry.price else entry.provider, []).append(entry)
+    return tuple(_machine(pool, pools[pool], settings, node) for pool in sorted(pools))
+
+
+def machine_pools(settings: Settings) -> Mapping[str, str]:
+    """The pool of each deployment that runs on a machine of ours."""
+    return {
+        deployment: one.pool
+        for one in declared_machines(settings)
+        for dated in one.terms
+        if dated.terms is not None
+        for deployment in dated.terms.deployments
+    }
+
+
+def plain(amount: Decimal) -> str:
+    """A decimal without exponent or needless zeros."""
+    text = f"{amount:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _machine(
+    pool: str, entries: Sequence[DeploymentSettings], settings: Settings, node: str
+) -> DeclaredMachine:
+    provider = settings.providers[entries[0].provider]
+    is_engine = isinstance(provider, LocalProvider)
+    deployments = tuple(sorted(entry.deployment for entry in entries))
+    dated = _dated(entries[0], provider, settings.finance.machines, deployments)
+    return DeclaredMachine(
+        machine=f"{pool}@{node}" if is_engine and node else pool,
+        pool=pool,
+        kind=ENGINE if is_engine else SERVER,
+        terms=tuple(dated),
+    )
+
+
+def _dated(
+    entry: DeploymentSettings,
+    provider: ProviderSettings,
+    sharing: MachineSettings,
+    deployments: tuple[str, ...],
+) -> Iterator[DatedTerms]:
+    stated: Sequence[PriceSettings | None] = entry.price or provider.price or (None,)
+    usual = Hours.SEEN if isinstance(provider, LocalProvider) else Hours.ALWAYS_ON
+    for price, version in zip(stated, price_versions(entry.price, provider), strict=True):
+        from_us = None if version.valid_from is None else to_microseconds(version.valid_from)
+        is_by_hour = price is None or price.is_by_hour
+        terms = _terms(price, version, usual, sharing, deployments) if is_by_hour else None
+        yield DatedTerms(from_us=from_us, terms=terms)
+
+
+def _terms(
+    price: PriceSettings | None,
+    version: PriceVersion,
+    usual: Hours,
+    sharing: MachineSettings,
+    deployments: tuple[str, ...],
+) -> MachineTerms:
+    given = price or PriceSettings(gpu_usd_per_hour=Decimal(NOMINAL_GPU_USD_PER_HOUR))
+    assert given.gpu_usd_per_hour is not None, "a price by the hour"
+    rate = plain(given.gpu_usd_per_hour)
+    marginal, work = given.marginal_usd_per_hour, sharing.work_units
+    return MachineTerms(
+        gpu_usd_per_hour=rate,
+        gpus=given.gpus or 1,
+        ops_usd_per_month=plain(given.ops_usd_per_month or Decimal(0)),
+        marginal_usd_per_hour=rate if marginal is None else plain(marginal),
+        hours=usual if given.hours is None else Hours(given.hours),
+        is_nominal=version.is_nominal,
+        price_version=version.version_id,
+        idle=IdlePolicy(sharing.idle),
+        target_utilisation_percent=sharing.target_utilisation_percent,
+        input_weight=plain(work.input),
+        cached_input_weight=plain(work.cached_input),
+        output_weight=plain(work.output),
+        deployments=deployments,
+    )

@@ -1,0 +1,317 @@
+"""What is said of machines: by the supervisor, by who asks, and in answer; no database behind it.
+
+Times are microseconds, amounts picodollars; hours and months are those of UTC, so that no change of
+a clock in some zone can make one longer. Prices and weights are decimal text: exact, and readable
+in the database.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.finance.messages import Month
+
+IDLE_TEAM = "unallocated-idle"
+"""Stands in the place of a team for what no team used."""
+GPU_METER = "gpu_us"
+"""Meter of adjustments that bring what was booked for a machine to what it cost."""
+ENGINE, SERVER = "engine", "server"
+
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Instant = Annotated[int, Meta(ge=0, le=2**62)]
+Decimals = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,18})?$")]
+Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+
+
+class Hours(StrEnum):
+    """Which hours of a machine are paid for."""
+
+    ALWAYS_ON = "always_on"
+    """All, from when it is configured until it is not."""
+    SEEN = "seen"
+    """Those in which it was up: an engine's process ran, a server answered."""
+
+
+class IdlePolicy(StrEnum):
+    """Who bears the time in which a machine did nothing."""
+
+    OVERHEAD = "overhead"
+    """Nobody: it is a row of its own."""
+    BY_USE = "by_use"
+    """The teams that used the machine in the month, by how long they did."""
+
+
+class RateKind(StrEnum):
+    """Which of the three rates teams are shown; never mixed within a report."""
+
+    MARGINAL = "marginal"
+    """What one more busy second costs."""
+    STANDARD = "standard"
+    """A rate card: the whole cost at a utilisation named in advance."""
+    ACTUAL = "actual"
+    """What the machine cost, shared by use."""
+
+
+class MachineTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """At what price a machine runs, and how its cost is shared.
+
+    Attributes:
+        gpu_usd_per_hour: USD per hour of one GPU, or of a machine that is one.
+        gpus: How many are paid for together.
+        ops_usd_per_month: USD per month for running it; accrues with the time that is paid for.
+        marginal_usd_per_hour: USD that one more busy hour of one GPU costs.
+        hours: Which hours are paid for.
+        is_nominal: Whether the rate is a stand-in.
+        price_version: Identity of the price.
+        idle: Who bears idle time.
+        target_utilisation_percent: Utilisation that the standard rate is made for.
+        input_weight: Work of a fresh input token, where busy time per team is not known.
+        cached_input_weight: Work of an input token read from a cache.
+        output_weight: Work of an output token.
+        deployments: What runs on it, sorted.
+    """
+
+    gpu_usd_per_hour: Decimals
+    gpus: Annotated[int, Meta(ge=1, le=4_096)] = 1
+    ops_usd_per_month: Decimals = "0"
+    marginal_usd_per_hour: Decimals
+    hours: Hours
+    is_nominal: bool = False
+    price_version: str
+    idle: IdlePolicy = IdlePolicy.OVERHEAD
+    target_utilisation_percent: Annotated[int, Meta(ge=1, le=100)] = 100
+    input_weight: Decimals = "1"
+    cached_input_weight: Decimals = "0"
+    output_weight: Decimals = "1"
+    deployments: tuple[str, ...] = ()
+
+
+class DatedTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """Terms from an instant on; None for always."""
+
+    from_us: Instant | None
+    terms: MachineTerms | None
+    """None where the price from then on is not one by the hour."""
+
+
+class DeclaredMachine(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine of the configuration.
+
+    Attributes:
+        machine: Its name: that of the pool, for engines on several nodes with `@node`.
+        pool: Provider of the configuration, or a deployment with an hourly price of its own.
+        kind: `engine` or `server`.
+        terms: By the instant from which they hold.
+    """
+
+    machine: str
+    pool: str
+    kind: str
+    terms: tuple[DatedTerms, ...]
+
+
+class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine's meter says.
+
+    Attributes:
+        session: 16 bytes; another one when the engine was started, or the clock was set.
+        machine: Whose engine.
+        deployment: What it runs.
+        started_us: When the session began, on the wall clock.
+        up_us: How long it has lasted, on a clock that never goes back.
+        busy_us: How long of that it computed.
+    """
+
+    session: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    machine: str
+    deployment: str
+    started_us: Instant
+    up_us: Count
+    busy_us: Count
+
+
+class NoteMachines(msgspec.Struct, frozen=True, kw_only=True, tag="note_machines"):
+    """Write down which machines are configured now, and what engines' meters say.
+
+    Attributes:
+        node: Who says so, where several machines share a database; else empty.
+        machines: All that are configured there.
+        samples: In any order, also again.
+    """
+
+    node: str = ""
+    machines: tuple[DeclaredMachine, ...] = ()
+    samples: tuple[EngineSample, ...] = ()
+
+
+class ShowMachines(msgspec.Struct, frozen=True, kw_only=True, tag="show_machines"):
+    """Ask what machines cost in a month and who bears it.
+
+    Attributes:
+        month: In UTC.
+        rate: Which rate teams are shown.
+        day: Tell the hours of this day only, None for none of them.
+        teams: Only the shares of these, None for everything.
+    """
+
+    month: Month
+    rate: RateKind = RateKind.ACTUAL
+    day: Day | None = None
+    teams: tuple[str, ...] | None = None
+
+
+class ProposeMachines(msgspec.Struct, frozen=True, kw_only=True, tag="propose_machines"):
+    """Propose the adjustments that bring what was booked for machines to what they cost."""
+
+    actor: str
+    month: Month
+
+
+class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine in a month.
+
+    Attributes:
+        machine: Its name.
+        pool: What it belongs to.
+        kind: `engine` or `server`.
+        gpus: As configured last.
+        gpu_usd_per_hour: As configured last.
+        is_nominal: Whether any of its time is at a nominal rate.
+        up_us: Time that is paid for.
+        busy_us: Time in which it computed; at most `up_us`.
+        idle_us: The rest.
+        utilisation_percent: Busy of paid time, two decimals; None when there is none.
+        cost_pico_usd: What it cost.
+        busy_pico_usd: The part of busy time.
+        idle_pico_usd: The part of idle time.
+        until_us: Up to when it is written down.
+    """
+
+    machine: str
+    pool: str
+    kind: str
+    gpus: int
+    gpu_usd_per_hour: str
+    is_nominal: bool
+    up_us: int
+    busy_us: int
+    idle_us: int
+    utilisation_percent: str | None
+    cost_pico_usd: int
+    busy_pico_usd: int
+    idle_pico_usd: int
+    until_us: int
+
+
+class MachineHour(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine in an hour, or on a day; amounts and times as in `MachineSummary`."""
+
+    machine: str
+    start_us: int
+    up_us: int
+    busy_us: int
+    idle_us: int
+    cost_pico_usd: int
+    busy_pico_usd: int
+    idle_pico_usd: int
+
+
+class MachineShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Who bears how much of a pool's cost in the month; a pool's shares sum to its cost exactly.
+
+    Attributes:
+        pool: Whose cost.
+        team: `unallocated-idle` in the row of the rest.
+        project: Of the team, empty for none.
+        deployment: What was used, empty in the row of the rest.
+        is_rest: Whether this is the row of what no team bears.
+        is_nominal: Whether any of it is at a nominal rate.
+        used_us: Busy time.
+        borne_us: Machine time that is charged at the actual rate: used, and idle where it is
+            spread.
+        attempts: How many used it.
+        input_tokens: Fresh ones.
+        cached_input_tokens: Read from a cache.
+        output_tokens: Generated.
+        cost_pico_usd: At the rate that was asked for. In the row of the rest this is idle time at
+            the actual rate, and what the rate did not recover (the variance) at the others.
+        booked_pico_usd: What the ledger has booked for the attempts.
+        marginal_pico_usd: At the marginal rate.
+        standard_pico_usd: At the standard rate.
+        actual_pico_usd: At the actual rate.
+        ratio: `actual_pico_usd` of the pool's cost, up to 12 decimals; they sum to one.
+    """
+
+    pool: str
+    team: str
+    project: str
+    deployment: str
+    is_rest: bool
+    is_nominal: bool
+    used_us: int
+    borne_us: int
+    attempts: int
+    input_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    cost_pico_usd: int
+    booked_pico_usd: int
+    marginal_pico_usd: int
+    standard_pico_usd: int
+    actual_pico_usd: int
+    ratio: str
+
+
+class UnitCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a million tokens of a pool cost in the month.
+
+    Attributes:
+        pool: Which.
+        tokens: All, in and out, cached ones included.
+        is_nominal: Whether any of it is at a nominal rate.
+        effective_pico_usd_per_mtok: At what the machines cost, idle time and running included; None
+            without tokens.
+        busy_pico_usd_per_mtok: At the rate of busy time alone, as if they were never idle.
+    """
+
+    pool: str
+    tokens: int
+    is_nominal: bool
+    effective_pico_usd_per_mtok: int | None
+    busy_pico_usd_per_mtok: int | None
+
+
+class MachinesReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Machines in a month.
+
+    Attributes:
+        month: Which.
+        rate: What `cost_pico_usd` of shares is at.
+        as_of_us: No time after this is counted.
+        is_closed: Whether the month is closed, so that nothing of it changes.
+        is_restricted: Whether only some teams' shares are told, and nothing of the machines.
+        cost_pico_usd: Of all machines.
+        machines: By name.
+        shares: By pool, the largest first, the rest last.
+        units: By pool.
+        days: Each day of each machine.
+        hours: Each hour of each machine on the day that was asked for.
+        gaps: Why the month is not complete, as sentences; empty when it is.
+    """
+
+    month: str
+    rate: RateKind
+    as_of_us: int
+    is_closed: bool
+    is_restricted: bool
+    cost_pico_usd: int
+    machines: tuple[MachineSummary, ...]
+    shares: tuple[MachineShare, ...]
+    units: tuple[UnitCost, ...]
+    days: tuple[MachineHour, ...]
+    hours: tuple[MachineHour, ...]
+    gaps: tuple[str, ...]

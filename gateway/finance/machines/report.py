@@ -1,0 +1,404 @@
+"""A month of machines as a report, and as the adjustments that bring the ledger to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import cast
+
+import msgspec
+import sqlalchemy as sa
+
+from gateway.clock import from_microseconds
+from gateway.finance.adjustments import propose
+from gateway.finance.errors import Refused
+from gateway.finance.machines.allocation import (
+    Part,
+    Shared,
+    Used,
+    User,
+    allocate,
+    busy_rate_of,
+)
+from gateway.finance.machines.hours import HOUR_US
+from gateway.finance.machines.messages import (
+    GPU_METER,
+    IDLE_TEAM,
+    MachineHour,
+    MachineShare,
+    MachinesReport,
+    MachineSummary,
+    ProposeMachines,
+    RateKind,
+    ShowMachines,
+    UnitCost,
+)
+from gateway.finance.machines.reading import MonthOfMachines, read_month
+from gateway.finance.machines.recording import Term
+from gateway.finance.messages import AdjustmentKind, AdjustmentLine, Proposal, Propose
+from gateway.ledger.finance_tables import adjustment_proposal, spend_adjustment
+from pricing.money import TOKENS_PER_MTOK, format_usd
+from pricing.shares import split
+
+_RATIO_PARTS = 10**12
+_DAY_US = 24 * HOUR_US
+_PER_CENT = 100
+_REASON = "machines of {month}: what they cost, less what was booked for their use"
+
+
+def machines_report(
+    connection: sa.Connection, query: ShowMachines, *, now_us: int
+) -> MachinesReport:
+    """What machines cost in a month and who bears it; changes nothing.
+
+    Args:
+        connection: In a transaction.
+        query: What is asked.
+        now_us: No time after it is counted.
+    """
+    month = read_month(connection, query.month, now_us=now_us)
+    pools = _pools(month)
+    shares = tuple(share for pool in pools.values() for share in pool.shares(query.rate))
+    if query.teams is not None:
+        own = frozenset(query.teams)
+        return _report(
+            month,
+            query,
+            now_us,
+            shares=tuple(share for share in shares if share.team in own and not share.is_rest),
+        )
+    shared = [one for pool in pools.values() for one in pool.shared]
+    return _report(
+        month,
+        query,
+        now_us,
+        shares=shares,
+        cost_pico_usd=sum(one.cost_pico_usd for one in shared),
+        machines=tuple(_summaries(month.terms, shared)),
+        units=tuple(pool.unit_cost() for pool in pools.values()),
+        days=tuple(_cut(shared, lambda at_us: at_us - at_us % _DAY_US)),
+        hours=tuple(_cut(_on_day(shared, query.day), lambda at_us: at_us)),
+        gaps=() if month.is_closed else month.gaps,
+    )
+
+
+def shared_hours(month: MonthOfMachines) -> list[Shared]:
+    """Every stretch of a month with what it cost and who bears it."""
+    return allocate(month.stretches, month.uses, month_us=month.end_us - month.start_us)
+
+
+def propose_machines(connection: sa.Connection, order: ProposeMachines, *, now_us: int) -> Proposal:
+    """Propose what brings the month's bookings for machines to what they cost.
+
+    What was posted for the month before counts as booked, so that it can be proposed again.
+
+    Raises:
+        Refused: The month is not over or not complete, a proposal for it waits, or there is nothing
+            to bring about.
+    """
+    month = read_month(connection, order.month, now_us=now_us)
+    if now_us < month.end_us:
+        raise Refused(f"{order.month} is not over; what its machines cost is not known yet")
+    if month.gaps and not month.is_closed:
+        raise Refused(f"{order.month} is not complete: {'; '.join(month.gaps)}")
+    waiting = waiting_proposals(connection, order.month)
+    if waiting:
+        raise Refused(f"proposal {waiting[0]} for the machines of {order.month} waits already")
+    lines = open_lines(connection, month)
+    if not lines:
+        raise Refused(f"for {order.month} the ledger holds just what its machines cost")
+    wanted = Propose(
+        actor=order.actor,
+        period=order.month,
+        kind=AdjustmentKind.TRUE_UP,
+        reason=_REASON.format(month=order.month),
+        lines=lines,
+    )
+    return propose(connection, wanted, now_us=now_us)
+
+
+def waiting_proposals(connection: sa.Connection, month: str) -> Sequence[int]:
+    """Numbers of proposals for the machines of a month that nobody decided."""
+    table = adjustment_proposal
+    chosen = sa.select(table.c.id).where(
+        table.c.period == month,
+        table.c.state == "proposed",
+        table.c.reason == _REASON.format(month=month),
+    )
+    found = connection.execute(chosen.order_by(table.c.id))
+    return cast("Sequence[int]", found.scalars().all())
+
+
+def close_fault(connection: sa.Connection, month: str, *, now_us: int) -> str:
+    """What of machines keeps a month from being closed, as a sentence; empty when nothing does.
+
+    Pools at a nominal rate cost nobody that amount, so it need not be in the books.
+    """
+    facts = read_month(connection, month, now_us=now_us)
+    if facts.gaps:
+        return "; ".join(facts.gaps)
+    nominal = {term.pool for term in facts.terms if term.terms.is_nominal}
+    lines = [one for one in open_lines(connection, facts) if one.account not in nominal]
+    if not lines:
+        return ""
+    names = ", ".join(sorted({line.account for line in lines}))
+    total = format_usd(sum(line.amount_pico_usd for line in lines))
+    return f"{names}: {total} USD of machine cost are not booked (`spend machines --propose`)"
+
+
+def open_lines(connection: sa.Connection, month: MonthOfMachines) -> tuple[AdjustmentLine, ...]:
+    """By pool, team and project, what is neither booked nor posted yet; empty when all is."""
+    owed: dict[tuple[str, str, str], int] = {}
+    for pool in _pools(month).values():
+        for share in pool.shares(RateKind.ACTUAL):
+            key = (share.pool, share.team, share.project)
+            owed[key] = owed.get(key, 0) + share.actual_pico_usd - share.booked_pico_usd
+    for key, amount in _posted(connection, month.month):
+        owed[key] = owed.get(key, 0) - amount
+    return tuple(
+        AdjustmentLine(
+            amount_pico_usd=amount, team=team, project=project, account=pool, meter=GPU_METER
+        )
+        for (pool, team, project), amount in sorted(owed.items())
+        if amount
+    )
+
+
+def _posted(connection: sa.Connection, month: str) -> Iterator[tuple[tuple[str, str, str], int]]:
+    """What earlier proposals brought about, by pool, team and project."""
+    table = spend_adjustment
+    about = sa.case((table.c.original_period != "", table.c.original_period), else_=table.c.period)
+    chosen = sa.select(table.c.account, table.c.team, table.c.project, table.c.amount_pico_usd)
+    rows = connection.execute(chosen.where(about == month, table.c.meter == GPU_METER)).all()
+    for pool, team, project, amount in cast("Sequence[tuple[str, str, str, int]]", rows):
+        yield (pool, team, project), int(amount)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pool:
+    """A pool's month."""
+
+    pool: str
+    shared: list[Shared] = field(default_factory=list[Shared])
+    uses: dict[User, Used] = field(default_factory=dict[User, Used])
+
+    @property
+    def cost_pico_usd(self) -> int:
+        return sum(one.cost_pico_usd for one in self.shared)
+
+    @property
+    def is_nominal(self) -> bool:
+        return any(one.stretch.terms.is_nominal for one in self.shared)
+
+    def shares(self, rate: RateKind) -> Iterator[MachineShare]:
+        """Who bears what: the largest first, the rest last."""
+        parts: dict[User, Part] = {user: Part() for user in self.uses}
+        rest = Part()
+        for one in self.shared:
+            rest += one.rest
+            for user, part in one.parts.items():
+                parts[user] = parts.get(user, Part()) + part
+        whole = self.cost_pico_usd
+        users = sorted(parts, key=lambda user: (-parts[user].actual_pico_usd, user))
+        amounts = [*(parts[user].actual_pico_usd for user in users), rest.actual_pico_usd]
+        ratios = split(_RATIO_PARTS, amounts) if whole else (0,) * len(amounts)
+        left = whole
+        for user, ratio in zip(users, ratios[:-1], strict=True):
+            share = self._share(user, parts[user], self.uses.get(user, Used()), ratio, rate)
+            left -= share.cost_pico_usd
+            yield share
+        if self.shared:
+            owner = User(team=IDLE_TEAM, project="", deployment="")
+            rest_of = {
+                kind: whole - sum(_at(part, kind) for part in parts.values()) for kind in RateKind
+            }
+            row = self._share(owner, rest, Used(), ratios[-1], rate)
+            yield _as_rest(row, rest_of, left)
+
+    def unit_cost(self) -> UnitCost:
+        """What a million tokens cost."""
+        tokens = sum(used.tokens for used in self.uses.values())
+        busy = sum(
+            (busy_rate_of(one.stretch.terms) * one.stretch.busy_us for one in self.shared),
+            Fraction(0),
+        )
+        effective = busy_only = None
+        if tokens:
+            effective = round(Fraction(self.cost_pico_usd * TOKENS_PER_MTOK, tokens))
+            busy_only = round(busy * TOKENS_PER_MTOK / tokens)
+        return UnitCost(
+            pool=self.pool,
+            tokens=tokens,
+            is_nominal=self.is_nominal,
+            effective_pico_usd_per_mtok=effective,
+            busy_pico_usd_per_mtok=busy_only,
+        )
+
+    def _share(
+        self, user: User, part: Part, used: Used, ratio: int, rate: RateKind
+    ) -> MachineShare:
+        return MachineShare(
+            pool=self.pool,
+            team=user.team,
+            project=user.project,
+            deployment=user.deployment,
+            is_rest=False,
+            is_nominal=self.is_nominal,
+            used_us=part.used_us,
+            borne_us=part.borne_us,
+            attempts=used.attempts,
+            input_tokens=used.input_tokens,
+            cached_input_tokens=used.cached_input_tokens,
+            output_tokens=used.output_tokens,
+            cost_pico_usd=_at(part, rate),
+            booked_pico_usd=used.booked_pico_usd,
+            marginal_pico_usd=part.marginal_pico_usd,
+            standard_pico_usd=part.standard_pico_usd,
+            actual_pico_usd=part.actual_pico_usd,
+            ratio=_decimals(ratio, _RATIO_PARTS),
+        )
+
+
+def _pools(month: MonthOfMachines) -> Mapping[str, _Pool]:
+    """Pools by name. What was booked in hours that are not paid for stays as it is booked."""
+    pools: dict[str, _Pool] = {}
+    paid: set[tuple[str, int]] = set()
+    for one in shared_hours(month):
+        name = one.stretch.pool
+        pools.setdefault(name, _Pool(pool=name)).shared.append(one)
+        paid.add((name, one.stretch.hour_us))
+    for (name, hour_us), uses in month.uses.items():
+        if (name, hour_us) in paid:
+            known = pools[name].uses
+            for user, used in uses.items():
+                known[user] = known.get(user, Used()) + used
+    return dict(sorted(pools.items()))
+
+
+def _report(
+    month: MonthOfMachines,
+    query: ShowMachines,
+    now_us: int,
+    *,
+    shares: tuple[MachineShare, ...],
+    cost_pico_usd: int | None = None,
+    machines: tuple[MachineSummary, ...] = (),
+    units: tuple[UnitCost, ...] = (),
+    days: tuple[MachineHour, ...] = (),
+    hours: tuple[MachineHour, ...] = (),
+    gaps: tuple[str, ...] = (),
+) -> MachinesReport:
+    return MachinesReport(
+        month=month.month,
+        rate=query.rate,
+        as_of_us=min(now_us, month.end_us),
+        is_closed=month.is_closed,
+        is_restricted=cost_pico_usd is None,
+        cost_pico_usd=sum(share.cost_pico_usd for share in shares)
+        if cost_pico_usd is None
+        else cost_pico_usd,
+        machines=machines,
+        shares=shares,
+        units=units,
+        days=days,
+        hours=hours,
+        gaps=gaps,
+    )
+
+
+def _at(part: Part, rate: RateKind) -> int:
+    amounts = {
+        RateKind.MARGINAL: part.marginal_pico_usd,
+        RateKind.STANDARD: part.standard_pico_usd,
+        RateKind.ACTUAL: part.actual_pico_usd,
+    }
+    return amounts[rate]
+
+
+def _as_rest(row: MachineShare, rest: Mapping[RateKind, int], cost_pico_usd: int) -> MachineShare:
+    """The row of what no team bears, so that each column sums to the pool's cost."""
+    return msgspec.structs.replace(
+        row,
+        is_rest=True,
+        cost_pico_usd=cost_pico_usd,
+        marginal_pico_usd=rest[RateKind.MARGINAL],
+        standard_pico_usd=rest[RateKind.STANDARD],
+    )
+
+
+def _summaries(terms: Sequence[Term], shared: Iterable[Shared]) -> Iterator[MachineSummary]:
+    by_machine: dict[str, list[Shared]] = {}
+    for one in shared:
+        by_machine.setdefault(one.stretch.machine, []).append(one)
+    last = {term.machine: term for term in terms}
+    for name, term in sorted(last.items()):
+        listed = by_machine.get(name, [])
+        up_us = sum(one.stretch.up_us for one in listed)
+        busy_us = sum(one.stretch.busy_us for one in listed)
+        cost, busy = (
+            sum(one.cost_pico_usd for one in listed),
+            sum(one.busy_pico_usd for one in listed),
+        )
+        yield MachineSummary(
+            machine=name,
+            pool=term.pool,
+            kind=term.kind,
+            gpus=term.terms.gpus,
+            gpu_usd_per_hour=term.terms.gpu_usd_per_hour,
+            is_nominal=term.terms.is_nominal or any(one.stretch.terms.is_nominal for one in listed),
+            up_us=up_us,
+            busy_us=busy_us,
+            idle_us=up_us - busy_us,
+            utilisation_percent=_percent(busy_us, up_us),
+            cost_pico_usd=cost,
+            busy_pico_usd=busy,
+            idle_pico_usd=cost - busy,
+            until_us=term.until_us,
+        )
+
+
+def _on_day(shared: Iterable[Shared], day: str | None) -> list[Shared]:
+    return [
+        one
+        for one in shared
+        if day is not None and f"{from_microseconds(one.stretch.start_us):%Y-%m-%d}" == day
+    ]
+
+
+def _cut(shared: Iterable[Shared], start_of: Callable[[int], int]) -> Iterator[MachineHour]:
+    """Stretches added up by machine and by what their hour begins in."""
+    cells: dict[tuple[str, int], list[Shared]] = {}
+    for one in shared:
+        stretch = one.stretch
+        cells.setdefault((stretch.machine, start_of(stretch.hour_us)), []).append(one)
+    for (machine, start_us), listed in sorted(cells.items()):
+        up_us = sum(one.stretch.up_us for one in listed)
+        busy_us = sum(one.stretch.busy_us for one in listed)
+        cost = sum(one.cost_pico_usd for one in listed)
+        busy = sum(one.busy_pico_usd for one in listed)
+        yield MachineHour(
+            machine=machine,
+            start_us=start_us,
+            up_us=up_us,
+            busy_us=busy_us,
+            idle_us=up_us - busy_us,
+            cost_pico_usd=cost,
+            busy_pico_usd=busy,
+            idle_pico_usd=cost - busy,
+        )
+
+
+def _percent(part: int, whole: int) -> str | None:
+    """Decimal text with two places, rounded half-even; None of nothing."""
+    if not whole:
+        return None
+    hundredths = round(Fraction(part * _PER_CENT * _PER_CENT, whole))
+    return f"{hundredths // _PER_CENT}.{hundredths % _PER_CENT:02d}"
+
+
+def _decimals(parts: int, of: int) -> str:
+    """Parts of one as exact decimal text."""
+    whole, rest = divmod(parts, of)
+    decimals = f"{rest:012d}".rstrip("0")
+    return f"{whole}.{decimals}" if decimals else str(whole)

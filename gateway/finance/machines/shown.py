@@ -1,0 +1,205 @@
+"""A month of machines for people: a table for terminals, CSV, and JSON with amounts as text."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from gateway.clock import from_microseconds
+from gateway.finance.machines.messages import (
+    MachineHour,
+    MachineShare,
+    MachinesReport,
+    RateKind,
+    UnitCost,
+)
+from gateway.ledger.report_csv import neutralised
+from pricing.money import format_usd
+
+_PICO, _PICO_PER_MTOK = "_pico_usd", "_pico_usd_per_mtok"
+_SECOND_US = 1_000_000
+_HOUR_S = 3_600
+REST_NAMES: Mapping[RateKind, str] = {
+    RateKind.ACTUAL: "idle",
+    RateKind.STANDARD: "variance from the standard rate",
+    RateKind.MARGINAL: "not recovered at the marginal rate",
+}
+"""What the row of the rest is called at each rate."""
+NO_TEAM = "no team"
+
+
+def machines_document(report: MachinesReport) -> dict[str, object]:
+    """As JSON: amounts in picodollars with their decimal text, instants as ISO 8601 too."""
+    return cast("dict[str, object]", _document(cast("object", msgspec.to_builtins(report))))
+
+
+def _document(value: object) -> object:
+    if isinstance(value, list):
+        return [_document(one) for one in cast("list[object]", value)]
+    if not isinstance(value, dict):
+        return value
+    made: dict[str, object] = {}
+    for name, one in cast("Mapping[str, object]", value).items():
+        if isinstance(one, int) and name.endswith(_PICO):
+            made[f"{name.removesuffix(_PICO)}_usd"] = format_usd(one)
+        elif isinstance(one, int) and name.endswith(_PICO_PER_MTOK):
+            made[f"{name.removesuffix(_PICO_PER_MTOK)}_usd_per_mtok"] = format_usd(one)
+        elif isinstance(one, int) and name in ("start_us", "until_us", "as_of_us"):
+            made[name.replace("_us", "_at")] = from_microseconds(one).isoformat()
+        made[name] = _document(one)
+    return made
+
+
+def hours_text(time_us: int) -> str:
+    """Hours, minutes and seconds, cut to whole seconds: `12:05:59`."""
+    seconds = time_us // _SECOND_US
+    return f"{seconds // _HOUR_S}:{seconds % _HOUR_S // 60:02d}:{seconds % 60:02d}"
+
+
+def share_name(share: MachineShare, rate: RateKind) -> str:
+    """Whose row it is, in words."""
+    if share.is_rest:
+        return REST_NAMES[rate]
+    return "/".join(one for one in (share.team or NO_TEAM, share.project) if one)
+
+
+def unit_text(unit: UnitCost) -> str:
+    """A sentence about what a million tokens cost."""
+    if unit.effective_pico_usd_per_mtok is None or unit.busy_pico_usd_per_mtok is None:
+        return f"{unit.pool}: no tokens"
+    nominal = " (nominal rate)" if unit.is_nominal else ""
+    whole, busy = unit.effective_pico_usd_per_mtok, unit.busy_pico_usd_per_mtok
+    return (
+        f"{unit.pool}: {format_usd(whole)} USD per million tokens, idle time and running included;"
+        f" {format_usd(busy)} for busy time alone{nominal}"
+    )
+
+
+def as_table(report: MachinesReport) -> str:
+    """For a terminal."""
+    lines: list[str] = []
+    if not report.is_restricted:
+        lines += _table(
+            ("machine", "paid", "busy", "use", "cost USD", "of it idle"),
+            [
+                (
+                    one.machine + (" (nominal)" if one.is_nominal else ""),
+                    hours_text(one.up_us),
+                    hours_text(one.busy_us),
+                    "" if one.utilisation_percent is None else f"{one.utilisation_percent} %",
+                    format_usd(one.cost_pico_usd),
+                    format_usd(one.idle_pico_usd),
+                )
+                for one in report.machines
+            ],
+        )
+        lines.append("")
+    lines += _table(
+        ("pool", "who", "used", "share", f"{report.rate.value} USD", "booked USD"),
+        [
+            (
+                one.pool,
+                share_name(one, report.rate),
+                hours_text(one.used_us),
+                one.ratio,
+                format_usd(one.cost_pico_usd) + (" (nominal)" if one.is_nominal else ""),
+                format_usd(one.booked_pico_usd),
+            )
+            for one in report.shares
+        ],
+    )
+    if report.hours:
+        lines.append("")
+        lines += _table(("hour (UTC)", "machine", "paid", "busy", "cost USD"), _hours(report.hours))
+    lines += ["", f"total {format_usd(report.cost_pico_usd)} USD"]
+    lines += [unit_text(unit) for unit in report.units]
+    lines += [f"not complete: {gap}" for gap in report.gaps]
+    return "\n".join(lines) + "\n"
+
+
+SHARE_COLUMNS = (
+    "month",
+    "pool",
+    "team",
+    "project",
+    "deployment",
+    "is_rest",
+    "is_nominal",
+    "rate",
+    "used_us",
+    "borne_us",
+    "attempts",
+    "input_tokens",
+    "cached_input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "booked_usd",
+    "marginal_usd",
+    "standard_usd",
+    "actual_usd",
+    "ratio",
+)
+
+
+def as_csv(report: MachinesReport) -> str:
+    """The shares as CSV (RFC 4180), safe against formulas."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(SHARE_COLUMNS)
+    for one in report.shares:
+        writer.writerow(
+            [
+                report.month,
+                *(neutralised(text) for text in (one.pool, one.team, one.project, one.deployment)),
+                str(one.is_rest).lower(),
+                str(one.is_nominal).lower(),
+                report.rate.value,
+                one.used_us,
+                one.borne_us,
+                one.attempts,
+                one.input_tokens,
+                one.cached_input_tokens,
+                one.output_tokens,
+                *(
+                    format_usd(amount)
+                    for amount in (
+                        one.cost_pico_usd,
+                        one.booked_pico_usd,
+                        one.marginal_pico_usd,
+                        one.standard_pico_usd,
+                        one.actual_pico_usd,
+                    )
+                ),
+                one.ratio,
+            ]
+        )
+    return out.getvalue()
+
+
+def _hours(hours: Iterable[MachineHour]) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{from_microseconds(one.start_us):%Y-%m-%d %H:%M}",
+            one.machine,
+            hours_text(one.up_us),
+            hours_text(one.busy_us),
+            format_usd(one.cost_pico_usd),
+        )
+        for one in hours
+    ]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    texts = 2 if head[1] == "who" or head[1] == "machine" else 1
+    return [
+        "  ".join(
+            cell.ljust(width) if place < texts else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]

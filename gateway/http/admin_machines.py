@@ -1,0 +1,99 @@
+"""`/admin/v1/spend/machines`: what machines of our own cost, and who bears it."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, cast
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from gateway import errors
+from gateway.access.asking import Asking, Within
+from gateway.finance.machines.messages import (
+    MachinesReport,
+    ProposeMachines,
+    RateKind,
+    ShowMachines,
+)
+from gateway.finance.machines.shown import machines_document
+from gateway.http.admin import PREFIX
+from gateway.http.admin_finance import Document, MonthName, document
+from gateway.http.admin_models import AdminModel
+from gateway.http.service import Service
+from gateway.http.supervisor_calls import SupervisorCalls
+from gateway.ledger.periods import month_of
+
+
+class MachineParams(AdminModel):
+    """Which month of machines is wanted; the same as the options of `fareway spend machines`."""
+
+    month: MonthName | None = Field(
+        default=None, description="A month (UTC), such as 2026-11; this one if not given."
+    )
+    day: date | None = Field(default=None, description="Tell each hour of this day (UTC) too.")
+    rate: RateKind | None = Field(
+        default=None, description="Rate of the shares; else finance.machines.rate."
+    )
+
+
+class MachineProposalBody(AdminModel):
+    """A month whose machines are to be brought to what they cost."""
+
+    month: MonthName
+
+
+class MachinesApi:
+    """The routes.
+
+    Args:
+        service: The worker's parts.
+        calls: The supervisor.
+    """
+
+    def __init__(self, service: Service, calls: SupervisorCalls) -> None:
+        self._service = service
+        self._calls = calls
+
+    def router(self) -> APIRouter:
+        """The routes as FastAPI wants them."""
+        router = APIRouter(prefix=PREFIX, tags=["administration"])
+        router.add_api_route(
+            "/spend/machines",
+            self.machines,
+            methods=["GET"],
+            summary="Say what machines of our own cost, and who bears it",
+        )
+        router.add_api_route(
+            "/finance/machines/proposals",
+            self.propose,
+            methods=["POST"],
+            status_code=201,
+            summary="Propose adjustments from what is booked for machines to what they cost",
+        )
+        return router
+
+    async def machines(self, params: Annotated[MachineParams, Query()], within: Within) -> Document:
+        """Say what machines of our own cost in a month, how busy they were, and who bears it.
+
+        Who may see only some teams gets their shares, and nothing of the machines.
+        """
+        month, day = params.month, None if params.day is None else params.day.isoformat()
+        if month is None:
+            month = month_of(self._service.clock.wall_us()) if day is None else day[:7]
+        if day is not None and not day.startswith(month):
+            raise errors.InvalidField(f"{day} is no day of {month}", param="day")
+        query = ShowMachines(
+            month=month,
+            rate=params.rate or RateKind(self._service.finance.machines.rate),
+            day=day,
+            teams=within.sums,
+        )
+        found = msgspec.convert(await self._calls.finance(query), MachinesReport)
+        return machines_document(found)
+
+    async def propose(self, body: MachineProposalBody, asking: Asking) -> Document:
+        """Propose what brings the month's bookings for machines to what they cost."""
+        order = ProposeMachines(actor=asking.actor, month=body.month)
+        return cast("Document", document(await self._calls.finance(order)))
