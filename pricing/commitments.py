@@ -1,127 +1,271 @@
-"""Money paid in advance: what is left of it, when it runs out, and what a day of it costs."""
+"""Which commitment pays for which usage: exact rules, the same for reports, pages and exports.
+
+Day after day (UTC), the cost of each deployment, in the order of their names, is drawn from the
+commitments that cover it: those that end first come first, of those the one that began first, then
+the one that was recorded first. A cost that is more than what is left is drawn as far as it goes,
+and the rest from the next commitment; what none covers is plain usage.
+
+- A **credit** and a **spend** commitment give their whole amount, over their whole term.
+- **Throughput** gives each day its even share of the amount; what a day does not use is gone.
+
+What has been drawn stays drawn. A correction counts from a day of its own on: from then on the
+amount is the corrected one, less what was drawn before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import StrEnum
 
-from pricing.shares import split
+from pricing.forecast import HISTORY_DAYS_MIN, HORIZON_DAYS_MAX, Forecast, forecast
+
+PACE_DAYS = 28
+"""Days that a pace is the mean of."""
 
 
 class CommitmentKind(StrEnum):
-    """How a commitment turns into cost."""
+    """How a commitment is paid, and how it is used."""
 
     CREDIT = "credit"
-    """Prepaid: usage draws it down, at what the usage costs."""
-    CAPACITY = "capacity"
-    """Provisioned or reserved: every day costs its share, used or not."""
+    """Paid ahead; usage draws it down, and what is left at its end lapses."""
+    SPEND = "spend"
+    """Promised, not paid ahead; usage counts towards it, and what is missing at its end is owed."""
+    THROUGHPUT = "throughput"
+    """Capacity paid ahead for a time; each day gives its share, used or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commitment:
-    """A purchase for a time.
+class Term:
+    """What holds of a commitment from a day on.
 
     Attributes:
-        name: What it is called.
-        kind: How it turns into cost.
-        paid_pico_usd: What was paid, above 0.
-        first_day: First day that it can be used.
-        last_day: Last one.
+        counts_from: First day that it says anything about.
+        first_day: First day on which usage is drawn.
+        last_day: Last one; not before the first.
+        amount_pico_usd: The whole amount, at least 0.
+        provider: Account at the vendor.
+        deployments: Names, `provider/model-id`; empty for all of the provider.
+        is_withdrawn: Whether it draws nothing any more.
     """
 
-    name: str
-    kind: CommitmentKind
-    paid_pico_usd: int
+    counts_from: date
     first_day: date
     last_day: date
-
-    def __post_init__(self) -> None:
-        """Refuse a purchase that means nothing.
-
-        Raises:
-            ValueError: Nothing was paid, or it ends before it begins.
-        """
-        if self.paid_pico_usd < 1:
-            raise ValueError(f"{self.name}: what was paid must be above 0")
-        if self.last_day < self.first_day:
-            raise ValueError(f"{self.name}: it ends on {self.last_day}, before it begins")
+    amount_pico_usd: int
+    provider: str
+    deployments: frozenset[str] = frozenset()
+    is_withdrawn: bool = False
 
     @property
     def days(self) -> int:
         """Days that it lasts, both ends included."""
         return (self.last_day - self.first_day).days + 1
 
+    def covers(self, deployment: str) -> bool:
+        """Whether the usage of a deployment may be drawn from it."""
+        if self.deployments:
+            return deployment in self.deployments
+        return deployment.partition("/")[0] == self.provider
+
+    def is_open(self, day: date) -> bool:
+        """Whether it can be used on a day."""
+        return not self.is_withdrawn and self.first_day <= day <= self.last_day
+
+    def share_of(self, day: date) -> int:
+        """The even share of one of its days; over all of them exactly the amount.
+
+        What does not divide is on the first days.
+        """
+        share, rest = divmod(self.amount_pico_usd, self.days)
+        return share + ((day - self.first_day).days < rest)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BurnDown:
-    """How a prepaid credit went down.
+class Pledge:
+    """A commitment with everything that was ever said of it.
 
     Attributes:
-        drawn_pico_usd: Per day, what the credit paid for.
-        left_pico_usd: Per day, what was left in the evening.
-        beyond_pico_usd: Usage that came when nothing was left, or after the last day.
-        lapsed_pico_usd: What was left after the last day; 0 before.
-        runs_out_on: The day on which nothing will be left at the pace of `pace_pico_usd`, or was;
-            None when it lasts until its last day.
-        pace_pico_usd: Mean of the last days with usage counted.
+        number: In the order of recording.
+        kind: How it is used.
+        terms: As they were recorded, at least one; the latest that counts holds.
     """
 
-    drawn_pico_usd: tuple[int, ...]
-    left_pico_usd: tuple[int, ...]
-    beyond_pico_usd: int
-    lapsed_pico_usd: int
-    runs_out_on: date | None
-    pace_pico_usd: int
+    number: int
+    kind: CommitmentKind
+    terms: tuple[Term, ...]
+
+    def term(self, day: date) -> Term | None:
+        """What holds on a day; None before anything counts."""
+        holding: Term | None = None
+        for one in self.terms:
+            if one.counts_from <= day:
+                holding = one
+        return holding
 
 
-PACE_DAYS = 28
+Usage = Mapping[date, Mapping[str, int]]
+"""Cost in picodollars by UTC day and deployment."""
 
 
-def burn_down(commitment: Commitment, usage_pico_usd: Sequence[int]) -> BurnDown:
-    """Draw usage from a prepaid credit, day after day.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """What was drawn.
+
+    Attributes:
+        parts: By day and deployment: commitment and amount, in the order of drawing.
+        drawn: By commitment and day.
+        unused: By commitment and day, what is gone: a day's share of throughput that was not used,
+            and what was left of the others on their last day.
+        left: By commitment, what was left in the evening of the last day that was looked at.
+    """
+
+    parts: dict[tuple[date, str], list[tuple[int, int]]] = field(
+        default_factory=dict[tuple[date, str], list[tuple[int, int]]]
+    )
+    drawn: dict[int, dict[date, int]] = field(default_factory=dict[int, dict[date, int]])
+    unused: dict[int, dict[date, int]] = field(default_factory=dict[int, dict[date, int]])
+    left: dict[int, int] = field(default_factory=dict[int, int])
+
+
+def draw_down(pledges: Sequence[Pledge], usage: Usage, *, until: date) -> Draws:
+    """Draw usage from commitments.
 
     Args:
-        commitment: The credit.
-        usage_pico_usd: What the usage of each day costs, from the first day on, without gaps.
+        pledges: All of them; numbers are distinct.
+        usage: Costs of at least 0, of every day that any of them covers.
+        until: The last day that is looked at. What is unused is told of days up to it, so give a
+            day that is over.
     """
-    left = commitment.paid_pico_usd
-    drawn: list[int] = []
-    balance: list[int] = []
-    beyond = 0
-    emptied: int | None = None
-    for place, cost in enumerate(usage_pico_usd):
-        paid = min(cost, left) if place < commitment.days else 0
-        left -= paid
-        beyond += cost - paid
-        drawn.append(paid)
-        balance.append(left)
-        if not left and emptied is None:
-            emptied = place
-    recent = usage_pico_usd[-PACE_DAYS:]
+    draws = Draws()
+    total = dict.fromkeys((one.number for one in pledges), 0)
+    draws.drawn.update({number: {} for number in total})
+    draws.unused.update({number: {} for number in total})
+    draws.left.update(total)
+    starts = [term.first_day for one in pledges for term in one.terms]
+    day = min(starts, default=until)
+    while day <= until:
+        room = _room(pledges, day, total)
+        _draw_day(room, usage.get(day, {}), day, draws, total)
+        for one in room:
+            draws.left[one.pledge.number] = one.left
+            is_over = one.pledge.kind is CommitmentKind.THROUGHPUT or day == one.term.last_day
+            if is_over and one.left:
+                draws.unused[one.pledge.number][day] = one.left
+            if is_over:
+                draws.left[one.pledge.number] = 0
+        day += timedelta(days=1)
+    return draws
+
+
+@dataclass(slots=True, kw_only=True)
+class _Room:
+    """What a commitment gives on a day."""
+
+    pledge: Pledge
+    term: Term
+    left: int
+
+
+def _room(pledges: Sequence[Pledge], day: date, total: Mapping[int, int]) -> list[_Room]:
+    """Every commitment that is open on a day, in the order of drawing."""
+    found: list[_Room] = []
+    for pledge in pledges:
+        term = pledge.term(day)
+        if term is None or not term.is_open(day):
+            continue
+        if pledge.kind is CommitmentKind.THROUGHPUT:
+            left = term.share_of(day)
+        else:
+            left = max(term.amount_pico_usd - total[pledge.number], 0)
+        found.append(_Room(pledge=pledge, term=term, left=left))
+    return sorted(found, key=lambda one: (one.term.last_day, one.term.first_day, one.pledge.number))
+
+
+def _draw_day(
+    room: Sequence[_Room],
+    usage: Mapping[str, int],
+    day: date,
+    draws: Draws,
+    total: dict[int, int],
+) -> None:
+    for deployment in sorted(usage):
+        cost = usage[deployment]
+        for one in room:
+            part = min(cost, one.left)
+            if not part or not one.term.covers(deployment):
+                continue
+            cost -= part
+            one.left -= part
+            number = one.pledge.number
+            total[number] += part
+            by_day = draws.drawn[number]
+            by_day[day] = by_day.get(day, 0) + part
+            draws.parts.setdefault((day, deployment), []).append((number, part))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOut:
+    """When nothing will be left, if it goes on as it did.
+
+    Attributes:
+        pace_pico_usd: Mean of the last days.
+        on: The day on which nothing will be left; None where it lasts until its last day.
+        early: The same at the upper edge of the band of `percent`; None likewise.
+        late: The same at the lower edge.
+        percent: How often the band held in the past; None where the history is too short for one.
+    """
+
+    pace_pico_usd: int
+    on: date | None
+    early: date | None
+    late: date | None
+    percent: int | None
+
+
+def run_out(
+    left_pico_usd: int, history_pico_usd: Sequence[int], *, last_seen: date, last_day: date
+) -> RunOut:
+    """Say when what is left will be used up.
+
+    Args:
+        left_pico_usd: In the evening of `last_seen`.
+        history_pico_usd: What was drawn on each day until then, without gaps, the newest last.
+        last_seen: The last day that is over.
+        last_day: The last one that anything can be drawn on.
+    """
+    recent = history_pico_usd[-PACE_DAYS:]
     pace = sum(recent) // len(recent) if recent else 0
-    return BurnDown(
-        drawn_pico_usd=tuple(drawn),
-        left_pico_usd=tuple(balance),
-        beyond_pico_usd=beyond,
-        lapsed_pico_usd=left if len(usage_pico_usd) >= commitment.days else 0,
-        runs_out_on=_run_out(commitment, len(usage_pico_usd), left, pace, emptied),
+    days = min(max((last_day - last_seen).days, 0), HORIZON_DAYS_MAX)
+
+    def first_day_at(total: Callable[[int], int]) -> date | None:
+        """By bisection the first day until which at least what is left is drawn."""
+        if total(days) < left_pico_usd or not days:
+            return None
+        low, high = 1, days
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if total(middle) >= left_pico_usd else (middle + 1, high)
+        return last_seen + timedelta(days=low)
+
+    if len(history_pico_usd) < HISTORY_DAYS_MIN:
+        on = first_day_at(lambda count: pace * count)
+        return RunOut(pace_pico_usd=pace, on=on, early=None, late=None, percent=None)
+    made: dict[int, Forecast] = {}
+
+    def until(count: int) -> Forecast:
+        if count not in made:
+            made[count] = forecast(history_pico_usd, days=count)
+        return made[count]
+
+    on = first_day_at(lambda count: until(count).total_pico_usd)
+    if not until(days).bands:
+        return RunOut(pace_pico_usd=pace, on=on, early=None, late=None, percent=None)
+    return RunOut(
         pace_pico_usd=pace,
+        on=on,
+        early=first_day_at(lambda count: until(count).bands[0].high_pico_usd),
+        late=first_day_at(lambda count: until(count).bands[0].low_pico_usd),
+        percent=until(days).bands[0].percent,
     )
-
-
-def daily_costs(commitment: Commitment) -> tuple[int, ...]:
-    """Straight-line amortisation: the cost of each day; together exactly what was paid."""
-    return split(commitment.paid_pico_usd, [1] * commitment.days)
-
-
-def _run_out(
-    commitment: Commitment, days_seen: int, left: int, pace: int, emptied: int | None
-) -> date | None:
-    if emptied is not None:
-        return commitment.first_day + timedelta(days=emptied)
-    if not pace:
-        return None
-    last = days_seen - 1 + -(-left // pace)
-    return commitment.first_day + timedelta(days=last) if last < commitment.days else None

@@ -144,6 +144,9 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/admin/v1/finance/months/{month}/journal"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/months/{month}/journal"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/finance/closed-months"): Action.READ_FINANCE,
+    ("GET", "/admin/v1/finance/commitments"): Action.READ_FINANCE,
+    ("POST", "/admin/v1/finance/commitments"): Action.CHANGE_FINANCE,
+    ("POST", "/admin/v1/finance/commitments/{name}/withdraw"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/requests"): Action.READ_REQUESTS,
     ("GET", "/admin/v1/status"): Action.READ_STATUS,
 }

@@ -14,7 +14,7 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.clock import Clock
-from gateway.finance import adjustments, close, imports, journal_books, runs
+from gateway.finance import adjustments, close, commitments, imports, journal_books, runs
 from gateway.finance.approvers import has_other_approver
 from gateway.finance.bill_messages import (
     ImportFile,
@@ -26,6 +26,11 @@ from gateway.finance.bill_messages import (
     ShowRun,
 )
 from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
+from gateway.finance.commitment_messages import (
+    ListCommitments,
+    RecordCommitment,
+    WithdrawCommitment,
+)
 from gateway.finance.errors import UnreadableSource
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
@@ -96,6 +101,18 @@ class FinanceDesk:
                     lambda connection: journal_books.issue_journal(
                         connection, request, now_us=now_us
                     )
+                )
+            case RecordCommitment():
+                return await self._ledger.write_apart(
+                    lambda connection: commitments.record(connection, request, now_us=now_us)
+                )
+            case WithdrawCommitment():
+                return await self._ledger.write_apart(
+                    lambda connection: commitments.withdraw(connection, request, now_us=now_us)
+                )
+            case ListCommitments():
+                return await self._ledger.read_apart(
+                    lambda connection: commitments.standings(connection, now_us=now_us)
                 )
             case CloseMonth():
                 return await self._close(request, now_us)

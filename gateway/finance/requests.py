@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from gateway.finance.bill_messages import ImportFile, ListImports, ListRuns, Reconcile, ShowRun
 from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
+from gateway.finance.commitment_messages import (
+    ListCommitments,
+    RecordCommitment,
+    WithdrawCommitment,
+)
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
@@ -26,5 +31,8 @@ FinanceRequest = (
     | NoteMachines
     | ShowMachines
     | ProposeMachines
+    | RecordCommitment
+    | WithdrawCommitment
+    | ListCommitments
 )
 """Everything that can be asked of finance."""

@@ -227,10 +227,10 @@ class FinanceApi:
             overlap=body.overlap,
             rates=None
             if rates_file is None
-            else await anyio.to_thread.run_sync(_read_text, rates_file),
+            else await anyio.to_thread.run_sync(read_text, rates_file),
             rates_name=rates_file or "",
         )
-        return _object(await self._calls.finance(order))
+        return object_of(await self._calls.finance(order))
 
     async def list_runs(self, params: Annotated[RunParams, Query()]) -> Document:
         """List runs, newest first, without their differences."""
@@ -244,11 +244,11 @@ class FinanceApi:
             month=body.month,
             proposes=body.propose,
         )
-        return _object(await self._calls.finance(order))
+        return object_of(await self._calls.finance(order))
 
     async def show_run(self, run_id: Number) -> Document:
         """Show a run with every difference."""
-        return _object(await self._calls.finance(ShowRun(run_id=run_id)))
+        return object_of(await self._calls.finance(ShowRun(run_id=run_id)))
 
     async def list_proposals(self, params: Annotated[ProposalParams, Query()]) -> Document:
         """List proposals, newest first."""
@@ -264,17 +264,17 @@ class FinanceApi:
             reason=body.reason,
             lines=tuple(_line(line) for line in body.lines),
         )
-        return _object(await self._calls.finance(order))
+        return object_of(await self._calls.finance(order))
 
     async def approve(self, proposal_id: Number, asking: Asking) -> Document:
         """Approve a proposal and post its adjustments, for good."""
         decision = Decide(actor=asking.actor, proposal_id=proposal_id, is_approved=True)
-        return _object(await self._calls.finance(decision))
+        return object_of(await self._calls.finance(decision))
 
     async def reject(self, proposal_id: Number, asking: Asking) -> Document:
         """Reject a proposal; it is kept and posts nothing."""
         decision = Decide(actor=asking.actor, proposal_id=proposal_id, is_approved=False)
-        return _object(await self._calls.finance(decision))
+        return object_of(await self._calls.finance(decision))
 
     async def list_adjustments(self, params: Annotated[AdjustmentParams, Query()]) -> Document:
         """List posted adjustments, by the month that they count in."""
@@ -285,7 +285,7 @@ class FinanceApi:
         """Say where a month stands, and what its next step lacks."""
         delays = close_delays(self._service.finance.close)
         query = CloseStatus(month=month, step=params.step, delays=delays)
-        return _object(await self._calls.finance(query))
+        return object_of(await self._calls.finance(query))
 
     async def close(self, month: MonthPath, body: CloseBody, asking: Asking) -> Document:
         """Close a month, softly or for good; refused while anything on its checklist is open."""
@@ -296,7 +296,7 @@ class FinanceApi:
             accepted=dict(body.accepted),
             delays=close_delays(self._service.finance.close),
         )
-        return _object(await self._calls.finance(order))
+        return object_of(await self._calls.finance(order))
 
     async def journal(
         self, month: MonthPath, params: Annotated[JournalParams, Query()]
@@ -306,7 +306,7 @@ class FinanceApi:
         query = ShowJournal(month=month, posting=posting, is_draft=params.draft)
         found = await self._calls.finance(query)
         if params.format == "json":
-            return _object(found)
+            return object_of(found)
         made = msgspec.convert(found, JournalDocument)
         return Response(
             journal_csv(made),
@@ -322,7 +322,7 @@ class FinanceApi:
             posting=await self._posting(month),
             is_revision=body.revise,
         )
-        return _object(await self._calls.finance(order))
+        return object_of(await self._calls.finance(order))
 
     async def _posting(self, month: str) -> JournalPosting:
         """How the configuration wants a journal; a file may be read, so that in a thread."""
@@ -352,7 +352,8 @@ def document(value: object) -> object:
     return made
 
 
-def _object(value: object) -> Document:
+def object_of(value: object) -> Document:
+    """The same of one object."""
     return cast("Document", document(value))
 
 
@@ -387,7 +388,7 @@ def _line(line: LineBody) -> AdjustmentLine:
     )
 
 
-def _read_text(name: str) -> str:
+def read_text(name: str) -> str:
     """The rates file as text; what is wrong with it is told when it is parsed."""
     try:
         return FilePath(name).read_text(encoding="utf-8-sig", errors="replace")

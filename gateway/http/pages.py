@@ -26,7 +26,7 @@ from gateway.dashboard.finance_pages import Calendar
 from gateway.dashboard.pages import ASSETS, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
 from gateway.dashboard.shell import form_of, login_path, to, viewer_of_principal
-from gateway.http import admin, admin_budgets, admin_finance, openapi
+from gateway.http import admin, admin_budgets, admin_commitments, admin_finance, openapi
 from gateway.http.admin_machines import MachinesApi
 from gateway.http.admin_people import PeopleApi
 from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
@@ -99,6 +99,7 @@ def make_pages(
         admin_budgets.BudgetApi(service, calls).router(),
         admin_finance.FinanceApi(service, calls).router(),
         MachinesApi(service, calls).router(),
+        admin_commitments.CommitmentApi(service, calls).router(),
         PeopleApi(service, people, dashboard.shell, random_bytes=random_bytes).router(),
         dashboard.router(),
         SpendExportApi(

@@ -259,6 +259,34 @@ journal_document = sa.Table(
 )
 """Journals of closed months as they were issued, append-only."""
 
+commitment = sa.Table(
+    "commitment",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("actor"),
+    _text("name"),
+    sa.Column("revision", sa.Integer, nullable=False),
+    _text("kind"),
+    _text("provider"),
+    sa.Column("deployments", JSON_DOCUMENT, nullable=False),
+    _text("currency"),
+    _text("amount"),
+    *_pico("amount_pico_usd"),
+    _text("rate_day"),
+    _text("rate_source"),
+    _text("first_day"),
+    _text("last_day"),
+    _text("counts_from"),
+    _text("invoice"),
+    _text("reason"),
+    sa.Column("is_withdrawn", sa.Boolean, nullable=False),
+    sa.UniqueConstraint("name", "revision"),
+    sa.CheckConstraint("kind IN ('credit', 'spend', 'throughput')", "kind"),
+)
+"""What was bought or promised ahead, append-only: the latest revision of a name holds, from the day
+`counts_from` on."""
+
 TABLES = (
     period_close,
     late_entry,
@@ -271,5 +299,6 @@ TABLES = (
     adjustment_proposal,
     spend_adjustment,
     journal_document,
+    commitment,
 )
 """All of them."""

@@ -85,6 +85,9 @@ POST /admin/v1/finance/months/{month}/close  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/months/{month}/journal  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/months/{month}/journal  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/closed-months  a  -  -  a  a  -  -  a  -
+GET /admin/v1/finance/commitments  a  -  -  a  a  -  -  a  -
+POST /admin/v1/finance/commitments  a  -  -  -  a  -  -  -  -
+POST /admin/v1/finance/commitments/{name}/withdraw  a  -  -  -  a  -  -  -  -
 GET /admin/v1/spend/export        a             -              -               a              a            -          -         a        -
 GET /admin/v1/spend/machines  a  a  -  a  a  t  -  a  -
 POST /admin/v1/finance/machines/proposals  a  -  -  -  a  -  -  -  -

@@ -1,67 +1,155 @@
-"""Money paid in advance."""
+"""Which commitment pays for which usage, and when it will be used up."""
 
-from datetime import date
+from __future__ import annotations
 
-import pytest
-from hypothesis import given
+from datetime import date, timedelta
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pricing.commitments import Commitment, CommitmentKind, burn_down, daily_costs
+from pricing.commitments import CommitmentKind, Pledge, Term, draw_down, run_out
+
+FIRST = date(2026, 11, 1)
+K = CommitmentKind
 
 
-def credit(paid=100, first=date(2026, 11, 1), last=date(2026, 11, 30)):
-    return Commitment(
-        name="credit",
-        kind=CommitmentKind.CREDIT,
-        paid_pico_usd=paid,
-        first_day=first,
-        last_day=last,
+def day(number: int) -> date:
+    return FIRST + timedelta(days=number - 1)
+
+
+def term(amount: int = 100, first: int = 1, last: int = 30, **changes) -> Term:
+    values = {
+        "counts_from": day(first),
+        "first_day": day(first),
+        "last_day": day(last),
+        "amount_pico_usd": amount,
+        "provider": "openai",
+    }
+    return Term(**(values | changes))
+
+
+def pledge(number: int = 1, kind: K = K.CREDIT, *terms: Term, **changes) -> Pledge:
+    return Pledge(number=number, kind=kind, terms=terms or (term(**changes),))
+
+
+def used(*costs: int, deployment: str = "openai/a") -> dict[date, dict[str, int]]:
+    return {day(place): {deployment: cost} for place, cost in enumerate(costs, 1)}
+
+
+def test_a_credit_is_drawn_until_nothing_is_left():
+    found = draw_down([pledge()], used(30, 30, 30, 30), until=day(4))
+    assert found.drawn[1] == {day(1): 30, day(2): 30, day(3): 30, day(4): 10}
+    assert (found.left[1], found.unused[1]) == (0, {})
+    assert found.parts[day(4), "openai/a"] == [(1, 10)]
+
+
+def test_what_is_left_of_a_credit_on_its_last_day_has_lapsed():
+    found = draw_down([pledge(last=2)], used(10, 10, 10), until=day(3))
+    assert (found.unused[1], found.left[1]) == ({day(2): 80}, 0)
+    before = draw_down([pledge(last=2)], used(10), until=day(1))
+    assert (before.unused[1], before.left[1]) == ({}, 90)
+
+
+def test_what_a_day_does_not_use_of_throughput_is_gone():
+    found = draw_down([pledge(1, K.THROUGHPUT, last=3)], used(40, 20, 33), until=day(3))
+    assert found.drawn[1] == {day(1): 34, day(2): 20, day(3): 33}
+    assert found.unused[1] == {day(2): 13}
+
+
+def test_what_ends_first_is_drawn_first_and_a_cost_is_split():
+    late, early = pledge(1, amount=100, last=30), pledge(2, amount=25, last=10)
+    found = draw_down([late, early], used(30), until=day(1))
+    assert found.parts[day(1), "openai/a"] == [(2, 25), (1, 5)]
+
+
+def test_of_two_that_end_together_the_older_one_comes_first():
+    found = draw_down([pledge(2), pledge(1)], used(5), until=day(1))
+    assert found.parts[day(1), "openai/a"] == [(1, 5)]
+    begun = draw_down([pledge(1, first=2), pledge(2)], {day(2): {"openai/a": 5}}, until=day(2))
+    assert begun.parts[day(2), "openai/a"] == [(2, 5)]
+
+
+def test_only_what_is_covered_is_drawn():
+    one = pledge(1, K.SPEND, term(deployments=frozenset({"openai/b"})))
+    usage = {day(1): {"openai/a": 5, "openai/b": 7, "openai2/a": 9}}
+    assert draw_down([one], usage, until=day(1)).drawn[1] == {day(1): 7}
+    every = draw_down([pledge()], usage, until=day(1))
+    assert every.drawn[1] == {day(1): 12}
+
+
+def test_a_correction_counts_from_its_day_and_takes_back_nothing():
+    corrected = pledge(1, K.CREDIT, term(), term(40, counts_from=day(3)))
+    found = draw_down([corrected], used(30, 30, 30), until=day(3))
+    assert found.drawn[1] == {day(1): 30, day(2): 30}
+    raised = pledge(1, K.CREDIT, term(), term(70, counts_from=day(3)))
+    assert draw_down([raised], used(30, 30, 30), until=day(3)).drawn[1][day(3)] == 10
+
+
+def test_what_was_withdrawn_draws_nothing_more_and_what_does_not_count_yet_nothing():
+    gone = pledge(1, K.CREDIT, term(), term(counts_from=day(2), is_withdrawn=True))
+    assert draw_down([gone], used(5, 5), until=day(2)).drawn[1] == {day(1): 5}
+    later = pledge(1, K.CREDIT, term(counts_from=day(2)))
+    assert draw_down([later], used(5, 5), until=day(2)).drawn[1] == {day(2): 5}
+    assert draw_down([], used(5), until=day(1)).parts == {}
+
+
+@st.composite
+def pledges(draw: st.DrawFn) -> Pledge:
+    first = draw(st.integers(1, 8))
+    return pledge(
+        draw(st.integers(1, 10**6)),
+        draw(st.sampled_from(K)),
+        term(
+            draw(st.integers(0, 10**13)),
+            first,
+            first + draw(st.integers(0, 8)),
+            deployments=draw(st.sampled_from([frozenset(), frozenset({"openai/a"})])),
+        ),
     )
 
 
-@given(st.integers(1, 10**18), st.lists(st.integers(0, 10**17), max_size=40))
-def test_every_picodollar_is_drawn_left_or_lapsed(paid, usage):
-    found = burn_down(credit(paid), usage)
-    left = found.left_pico_usd[-1] if usage else paid
-    assert sum(found.drawn_pico_usd) + left == paid
-    assert sum(found.drawn_pico_usd) + found.beyond_pico_usd == sum(usage)
-    assert found.lapsed_pico_usd in (0, left)
-
-
-def test_it_goes_down_and_says_when_it_is_gone():
-    found = burn_down(credit(), [30, 30, 30, 30])
-    assert found.drawn_pico_usd == (30, 30, 30, 10)
-    assert found.left_pico_usd == (70, 40, 10, 0)
-    assert found.beyond_pico_usd == 20
-    assert found.runs_out_on == date(2026, 11, 4)
-
-
-def test_the_day_on_which_it_will_be_gone_follows_from_the_pace():
-    found = burn_down(credit(), [10, 10])
-    assert found.pace_pico_usd == 10
-    assert found.runs_out_on == date(2026, 11, 10)
-
-
-def test_a_credit_that_lasts_has_no_such_day():
-    assert burn_down(credit(), [1, 1]).runs_out_on is None
-    assert burn_down(credit(), [0, 0]).runs_out_on is None
-    assert burn_down(credit(), []).runs_out_on is None
-
-
-def test_what_is_left_after_the_last_day_has_lapsed():
-    found = burn_down(credit(last=date(2026, 11, 2)), [10, 10, 10])
-    assert found.left_pico_usd == (90, 80, 80)
-    assert (found.lapsed_pico_usd, found.beyond_pico_usd) == (80, 10)
-
-
-def test_capacity_costs_the_same_every_day_and_together_what_was_paid():
-    costs = daily_costs(credit(paid=100, last=date(2026, 11, 3)))
-    assert costs == (34, 33, 33)
-
-
-@pytest.mark.parametrize(
-    "bad", [{"paid": 0}, {"first": date(2026, 12, 1)}], ids=["nothing paid", "ends before"]
+@settings(max_examples=60)
+@given(
+    st.lists(pledges(), max_size=4, unique_by=lambda one: one.number),
+    st.lists(
+        st.dictionaries(st.sampled_from(["openai/a", "openai/b", "x/c"]), st.integers(0, 10**13)),
+        max_size=18,
+    ),
 )
-def test_a_purchase_that_means_nothing_is_refused(bad):
-    with pytest.raises(ValueError, match="credit: "):
-        credit(**bad)
+def test_every_picodollar_is_drawn_once_or_unused_or_left(bought, days):
+    usage = {day(place): costs for place, costs in enumerate(days, 1)}
+    until = day(18)
+    found = draw_down(bought, usage, until=until)
+    for one in bought:
+        [only] = one.terms
+        spent = sum(found.drawn[one.number].values())
+        gone = sum(found.unused[one.number].values())
+        assert spent + gone + found.left[one.number] == only.amount_pico_usd
+    for (when, deployment), parts in found.parts.items():
+        assert 0 < sum(part for _, part in parts) <= usage[when][deployment]
+        assert deployment != "x/c"
+    by_parts = sum(part for parts in found.parts.values() for _, part in parts)
+    assert by_parts == sum(sum(by_day.values()) for by_day in found.drawn.values())
+
+
+def test_the_pace_says_when_it_is_used_up():
+    found = run_out(80, [10, 10], last_seen=day(2), last_day=day(30))
+    assert (found.pace_pico_usd, found.on, found.percent) == (10, day(10), None)
+
+
+def test_what_lasts_has_no_such_day():
+    for history in ([], [0, 0], [1, 1]):
+        assert run_out(80, history, last_seen=day(2), last_day=day(30)).on is None
+    assert run_out(0, [5], last_seen=day(30), last_day=day(30)).on is None
+
+
+def test_a_steady_history_has_a_band_that_holds_the_day():
+    short = run_out(50, [10] * 7, last_seen=day(7), last_day=day(30))
+    assert (short.on, short.percent) == (day(12), None)
+    history = [10, 12, 9, 11, 10, 8, 10] * 4
+    found = run_out(50, history, last_seen=day(28), last_day=day(60))
+    assert found.percent == 80
+    assert found.early is not None
+    assert found.on is not None
+    assert found.late is not None
+    assert found.early <= found.on <= found.late
