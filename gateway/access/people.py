@@ -322,10 +322,12 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         count: At most this many, and `AUDIT_LINES_MAX`.
         before: Only lines with a smaller number, None from the newest.
+        areas: Only actions that begin with one of these and a point; none for all.
     """
 
     count: int
     before: int | None = None
+    areas: tuple[str, ...] = ()
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from gateway.finance.bill_messages import (
     ShowRun,
     SourceKind,
 )
+from gateway.finance.form_messages import FILE_BYTES_MAX
 from gateway.finance.messages import (
     Adjustment,
     AdjustmentKind,
@@ -42,9 +43,6 @@ from pricing.money import format_usd, parse_usd
 app = typer.Typer(
     help="Compare with vendors' bills, and correct.", rich_markup_mode=None, no_args_is_help=True
 )
-
-FILE_BYTES_MAX = 48 * 1024 * 1024
-"""Largest file that is taken; a call between processes is bounded."""
 
 MonthOption = Annotated[
     str, typer.Option("--month", help="Which month, such as 2026-10.", show_default=False)

@@ -20,6 +20,7 @@ _TYPES: Mapping[str, str] = MappingProxyType(
     {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 )
 NAMES = (
+    "books.css",
     "fareway.css",
     "fareway.js",
     "theme.js",

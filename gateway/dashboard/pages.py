@@ -20,6 +20,8 @@ from gateway.auth.keys import RandomBytes
 from gateway.clock import Clock
 from gateway.dashboard.account_pages import AccountPages
 from gateway.dashboard.assets import Assets, load_assets
+from gateway.dashboard.books.frame import Books
+from gateway.dashboard.books.pages import book_routes
 from gateway.dashboard.figures import clock_time, day_query, request_lines, spend_table
 from gateway.dashboard.finance_pages import Calendar, FinancePages
 from gateway.dashboard.front import make_front
@@ -29,8 +31,10 @@ from gateway.dashboard.sessions import Sessions
 from gateway.dashboard.shell import PATH, Shell
 from gateway.dashboard.users_pages import UsersPages
 from gateway.errors import LedgerUnavailable
+from gateway.finance.requests import FinanceRequest
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport
-from gateway.oidc.flow import make_flow
+from gateway.oidc.flow import OidcFlow, make_flow
+from gateway.settings.finance import FinanceSettings
 from gateway.settings.login import LoginSettings
 
 ASSETS = f"{PATH}/static/"
@@ -53,6 +57,10 @@ class LedgerReader(AttemptReader, Protocol):
         """The newest requests, newest first."""
         ...
 
+    async def finance(self, request: FinanceRequest) -> object:
+        """Have finance answer; a refusal is a `CallerFault`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
@@ -68,6 +76,7 @@ class Dashboard:
         users: Pages about everybody.
         finance: A month, spend by anything, statements.
         requests: Single attempts and requests.
+        books: What the pages of the month close share.
     """
 
     shell: Shell
@@ -79,6 +88,7 @@ class Dashboard:
     users: UsersPages
     finance: FinancePages
     requests: RequestsPages
+    books: Books
 
     def router(self) -> APIRouter:
         """The routes as FastAPI wants them."""
@@ -92,6 +102,7 @@ class Dashboard:
             *self.users.routes(),
             *self.finance.routes(),
             *self.requests.routes(),
+            *book_routes(self.books),
         )
         for method, path, endpoint in routes:
             router.add_api_route(path, endpoint, methods=[method], response_model=None)
@@ -157,8 +168,10 @@ def make_dashboard(
     people: PeopleCalls,
     login: LoginSettings,
     calendar: Calendar,
+    finance: FinanceSettings,
     oidc_secret: str,
     teams: Callable[[], Collection[str]],
+    providers: Callable[[], Collection[str]],
     clock: Clock,
     random_bytes: RandomBytes,
 ) -> Dashboard:
@@ -171,8 +184,10 @@ def make_dashboard(
         people: The ledger, about people.
         login: The operator's settings.
         calendar: How finance counts days.
+        finance: How finance is kept.
         oidc_secret: The client secret at the identity provider, empty for none.
         teams: Names of the configured teams of the moment.
+        providers: Names of the configured providers of the moment.
         clock: Time.
         random_bytes: A cryptographic source.
     """
@@ -185,21 +200,14 @@ def make_dashboard(
         clock=clock,
         templates=_templates(assets),
     )
-    oidc = None
-    if login.oidc is not None:
-        oidc = make_flow(
-            login.oidc,
-            client_secret=oidc_secret,
-            redirect_uri=f"{login.public_url}{CALLBACK_PATH}",
-            clock=clock,
-            random_bytes=random_bytes,
-        )
     return Dashboard(
         shell=shell,
         ledger=ledger,
         clock=clock,
         assets=assets,
-        login=LoginPages(shell=shell, oidc=oidc),
+        login=LoginPages(
+            shell=shell, oidc=_oidc(login, oidc_secret, clock=clock, random_bytes=random_bytes)
+        ),
         account=AccountPages(shell=shell),
         users=UsersPages(shell=shell, teams=teams),
         finance=FinancePages(ledger=ledger, clock=clock, calendar=calendar, shell=shell),
@@ -210,6 +218,29 @@ def make_dashboard(
             shell=shell,
             key_name=lambda key_id: _key_name(directory(), key_id),
         ),
+        books=Books(
+            calls=ledger,
+            shell=shell,
+            clock=clock,
+            settings=finance,
+            providers=providers,
+            teams=teams,
+        ),
+    )
+
+
+def _oidc(
+    login: LoginSettings, secret: str, *, clock: Clock, random_bytes: RandomBytes
+) -> OidcFlow | None:
+    """The way through the identity provider, None where there is none."""
+    if login.oidc is None:
+        return None
+    return make_flow(
+        login.oidc,
+        client_secret=secret,
+        redirect_uri=f"{login.public_url}{CALLBACK_PATH}",
+        clock=clock,
+        random_bytes=random_bytes,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
 
+import anyio.to_thread
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment
@@ -20,6 +21,7 @@ from gateway.access.roles import ADMINISTRATOR, Viewer, key_holder
 from gateway.auth.directory import Principal
 from gateway.clock import Clock
 from gateway.dashboard.front import Front
+from gateway.dashboard.multipart import BadForm, Form, boundary_of, parse_form
 from gateway.dashboard.sessions import DEVICE, LOGIN, LOGIN_S, SESSION, Sessions, cookie_name
 from gateway.settings.login import LoginSettings
 
@@ -30,12 +32,15 @@ NAVIGATION = (
     (f"{PATH}/month", "Month"),
     (f"{PATH}/spend", "Explorer"),
     (f"{PATH}/requests", "Requests"),
+    (f"{PATH}/close", "Month close"),
     (f"{PATH}/users", "Users"),
     (f"{PATH}/account", "Account"),
 )
 """Pages that those who may see them find at the top of each."""
 _FORM = "application/x-www-form-urlencoded"
-_FIELDS_MAX = 16
+_FIELDS_MAX = 64
+_SMALL_BYTES = 256 * 1024
+"""Forms below it are taken apart on the event loop: a thread would take longer."""
 _SEEN = "fareway.session"
 _NEXT = re.compile(r"/ui(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*){0,6}(?:\?[A-Za-z0-9_.~%=&+:,-]{0,512})?")
 
@@ -111,16 +116,22 @@ class Shell:
         """The session that let a request in; only behind the entrance."""
         return cast("Seen", request.scope[_SEEN])
 
-    def frame(self, request: Request) -> dict[str, object]:
-        """What every page of those who are logged in shows."""
+    def frame(self, request: Request, here: str | None = None) -> dict[str, object]:
+        """What every page of those who are logged in shows.
+
+        Args:
+            request: Who looks.
+            here: The page of the navigation that this one belongs to; None for itself.
+        """
         seen = self.seen(request)
+        place = here or request.url.path.rstrip("/")
         return {
             "viewer": seen.viewer,
             "here": request.url.path,
             "again": str(request.url.replace(scheme="", netloc="")),
             "form_token": self.sessions.form_token(seen.digest),
             "navigation": [
-                (path, label, path == request.url.path.rstrip("/"))
+                (path, label, path == place)
                 for path, label in NAVIGATION
                 if not restriction_for(seen.viewer, ROUTES["GET", path]).is_nothing
             ],
@@ -222,8 +233,11 @@ def viewer_of_principal(principal: Principal) -> Viewer:
 
 
 async def form_of(request: Request) -> Mapping[str, str]:
-    """The fields of a form; nothing when the body is no form."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+    """The fields of a form, files left out; nothing when the body is no form."""
+    said = request.headers.get("content-type", "")
+    if boundary_of(said) is not None:
+        return (await upload_of(request)).fields
+    if said.partition(";")[0].strip().lower() != _FORM:
         return {}
     try:
         pairs = parse_qsl(
@@ -234,6 +248,20 @@ async def form_of(request: Request) -> Mapping[str, str]:
     except ValueError:
         return {}
     return dict(pairs)
+
+
+async def upload_of(request: Request) -> Form:
+    """The fields and files of a form with files; nothing when the body is none."""
+    boundary = boundary_of(request.headers.get("content-type", ""))
+    if boundary is None:
+        return Form()
+    body = await request.body()
+    try:
+        if len(body) < _SMALL_BYTES:
+            return parse_form(body, boundary)
+        return await anyio.to_thread.run_sync(parse_form, body, boundary)
+    except BadForm:
+        return Form()
 
 
 def to(path: str) -> RedirectResponse:

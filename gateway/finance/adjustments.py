@@ -149,6 +149,7 @@ def decide(connection: sa.Connection, decision: Decide, *, now_us: int) -> Propo
             "total_pico_usd": found.total_pico_usd,
             "proposed_by": found.proposed_by,
             "is_alone": int(is_own),
+            **({"reason": decision.reason} if decision.reason else {}),
         },
     )
     return proposal(connection, found.proposal_id)

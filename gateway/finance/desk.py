@@ -6,6 +6,7 @@ what writes is short, except for the close of a month.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Protocol, TypeVar, assert_never
 
@@ -14,15 +15,23 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.clock import Clock
-from gateway.finance import adjustments, close, commitments, imports, journal_books, runs
+from gateway.finance import (
+    adjustments,
+    cell_rows,
+    close,
+    commitments,
+    imports,
+    journal_books,
+    once,
+    previews,
+    runs,
+)
 from gateway.finance.approvers import has_other_approver
 from gateway.finance.bill_messages import (
     ImportFile,
-    ImportReply,
     ListImports,
     ListRuns,
     Reconcile,
-    ReconciliationRun,
     ShowRun,
 )
 from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
@@ -31,7 +40,17 @@ from gateway.finance.commitment_messages import (
     RecordCommitment,
     WithdrawCommitment,
 )
-from gateway.finance.errors import UnreadableSource
+from gateway.finance.errors import Refused, UnreadableSource
+from gateway.finance.form_messages import (
+    FILE_BYTES_MAX,
+    FilePreview,
+    ImportHeld,
+    Once,
+    PreviewFile,
+    ShowCell,
+    ShowProposal,
+)
+from gateway.finance.held_files import HeldFiles
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
 from gateway.finance.machines.recording import note_machines
@@ -69,11 +88,22 @@ class FinanceDesk:
     Args:
         ledger: The database.
         clock: Time.
+        held: Uploads that wait for a decision; they outlive the desk.
+        new_token: Makes 32 hexadecimal digits that nobody can guess.
     """
 
-    def __init__(self, ledger: Ledger, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        held: HeldFiles | None = None,
+        new_token: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._held = HeldFiles() if held is None else held
+        self._new_token = new_token
 
     async def answer(self, request: FinanceRequest) -> object:
         """Do what is asked.
@@ -84,24 +114,12 @@ class FinanceDesk:
         """
         now_us = self._clock.wall_us()
         match request:
-            case ImportFile():
-                return await self._import(request, now_us)
-            case Reconcile():
-                return await self._reconcile(request, now_us)
-            case Propose():
-                return await self._ledger.write_apart(
-                    lambda connection: adjustments.propose(connection, request, now_us=now_us)
-                )
-            case Decide():
-                return await self._ledger.write_apart(
-                    lambda connection: _decide(connection, request, now_us=now_us)
-                )
-            case IssueJournal():
-                return await self._ledger.write_apart(
-                    lambda connection: journal_books.issue_journal(
-                        connection, request, now_us=now_us
-                    )
-                )
+            case ImportFile() | Reconcile() | Propose() | Decide() | IssueJournal() | CloseMonth():
+                return await self._act(request, now_us, form=None)
+            case Once():
+                return await self._once(request, now_us)
+            case PreviewFile():
+                return await self._preview(request, now_us)
             case RecordCommitment():
                 return await self._ledger.write_apart(
                     lambda connection: commitments.record(connection, request, now_us=now_us)
@@ -114,8 +132,6 @@ class FinanceDesk:
                 return await self._ledger.read_apart(
                     lambda connection: commitments.standings(connection, now_us=now_us)
                 )
-            case CloseMonth():
-                return await self._close(request, now_us)
             case NoteMachines():
                 return await self._ledger.write_apart(
                     lambda connection: note_machines(connection, request, now_us=now_us)
@@ -138,7 +154,59 @@ class FinanceDesk:
             case _:
                 return await self._ledger.read_apart(lambda connection: _read(connection, request))
 
-    async def _import(self, order: ImportFile, now_us: int) -> ImportReply:
+    async def _once(self, form: Once, now_us: int) -> object:
+        before = await self._ledger.read_apart(lambda connection: once.earlier(connection, form))
+        if before is not None:
+            return before
+        act = form.act
+        if not isinstance(act, ImportHeld):
+            return await self._act(act, now_us, form=form)
+        content = self._held.content(act.held, actor=act.order.actor, now_us=now_us)
+        order = msgspec.structs.replace(act.order, content=content)
+        done = await self._act(order, now_us, form=form)
+        self._held.drop(act.held)
+        return done
+
+    async def _act(
+        self,
+        act: ImportFile | Reconcile | Propose | Decide | IssueJournal | CloseMonth,
+        now_us: int,
+        *,
+        form: Once | None,
+    ) -> object:
+        """Do it in one write transaction; what takes long is read before."""
+        run = await self._prepared(act, now_us)
+        if form is None:
+            return await self._ledger.write_apart(run)
+        return await self._ledger.write_apart(
+            lambda connection: once.once(connection, form, run, now_us=now_us)
+        )
+
+    async def _prepared(
+        self,
+        act: ImportFile | Reconcile | Propose | Decide | IssueJournal | CloseMonth,
+        now_us: int,
+    ) -> Callable[[sa.Connection], object]:
+        match act:
+            case ImportFile():
+                return await self._prepared_import(act, now_us)
+            case Reconcile():
+                return await self._prepared_run(act, now_us)
+            case CloseMonth():
+                books = await self._books()
+                return lambda connection: close.close_month(connection, act, books, now_us=now_us)
+            case IssueJournal():
+                return lambda connection: journal_books.issue_journal(
+                    connection, act, now_us=now_us
+                )
+            case Propose():
+                return lambda connection: adjustments.propose(connection, act, now_us=now_us)
+            case Decide():
+                return lambda connection: _decide(connection, act, now_us=now_us)
+
+    async def _prepared_import(
+        self, order: ImportFile, now_us: int
+    ) -> Callable[[sa.Connection], object]:
         try:
             parsed = await anyio.to_thread.run_sync(imports.parse_import, order)
         except UnreadableSource as error:
@@ -147,23 +215,32 @@ class FinanceDesk:
                 lambda connection: imports.note_unreadable(connection, order, reason, now_us=now_us)
             )
             raise
-        return await self._ledger.write_apart(
-            lambda connection: imports.keep_import(connection, order, parsed, now_us=now_us)
-        )
+        return lambda connection: imports.keep_import(connection, order, parsed, now_us=now_us)
 
-    async def _reconcile(self, order: Reconcile, now_us: int) -> ReconciliationRun:
+    async def _prepared_run(
+        self, order: Reconcile, now_us: int
+    ) -> Callable[[sa.Connection], object]:
         await self._ledger.flush()
         prepared = await self._ledger.read_apart(
             lambda connection: runs.prepare(connection, order, now_us=now_us)
         )
-        return await self._ledger.write_apart(
-            lambda connection: runs.keep_run(connection, order, prepared, now_us=now_us)
-        )
+        return lambda connection: runs.keep_run(connection, order, prepared, now_us=now_us)
 
-    async def _close(self, order: CloseMonth, now_us: int) -> close.CloseReport:
-        books = await self._books()
-        return await self._ledger.write_apart(
-            lambda connection: close.close_month(connection, order, books, now_us=now_us)
+    async def _preview(self, asked: PreviewFile, now_us: int) -> FilePreview:
+        order, held = asked.order, asked.held
+        if held:
+            content = self._held.content(held, actor=order.actor, now_us=now_us)
+            order = msgspec.structs.replace(order, content=content)
+        elif len(order.content) > FILE_BYTES_MAX:
+            raise Refused(f"{order.file_name} is over {FILE_BYTES_MAX // 1024**2} MiB")
+        else:
+            held = self._new_token()
+            self._held.hold(held, order.content, actor=order.actor, now_us=now_us)
+        preview, parsed = await anyio.to_thread.run_sync(previews.read_preview, order, held)
+        if parsed is None:
+            return preview
+        return await self._ledger.read_apart(
+            lambda connection: previews.with_books(connection, preview, order, parsed)
         )
 
     async def _books(self) -> close.Books:
@@ -188,7 +265,9 @@ def _read(
     | ListProposals
     | ListAdjustments
     | VerifyCloses
-    | ShowJournal,
+    | ShowJournal
+    | ShowProposal
+    | ShowCell,
 ) -> object:
     match query:
         case ListImports():
@@ -197,8 +276,12 @@ def _read(
             return runs.runs(connection, query)
         case ShowRun():
             return runs.show_run(connection, query)
+        case ShowCell():
+            return cell_rows.cell_rows(connection, query)
         case ListProposals():
             return adjustments.proposals(connection, query)
+        case ShowProposal():
+            return adjustments.proposal(connection, query.proposal_id)
         case ListAdjustments():
             return adjustments.adjustments(connection, query)
         case VerifyCloses():

@@ -101,26 +101,12 @@ def keep_import(
     Raises:
         Refused: Days of it are covered by another file, and `overlap` does not say what to do.
     """
-    known = _batches(
-        connection,
-        import_batch.c.account == order.account,
-        import_batch.c.source == order.source.value,
-        import_batch.c.sha256 == parsed.sha256,
-        import_batch.c.state == "ok",
-    )
-    if known:
-        return _reply(order, parsed, known[0], is_new=False)
+    known = same_import(connection, order, parsed)
+    if known is not None:
+        return _reply(order, parsed, known, is_new=False)
     days = sorted(parsed.file.days)
     first_day, last_day = days[0].isoformat(), days[-1].isoformat()
-    covered = _batches(
-        connection,
-        import_batch.c.account == order.account,
-        import_batch.c.source == order.source.value,
-        import_batch.c.state == "ok",
-        import_batch.c.replaced_by.is_(None),
-        import_batch.c.first_day <= last_day,
-        import_batch.c.last_day >= first_day,
-    )
+    covered = covering_imports(connection, order, parsed)
     if covered and order.overlap is not Overlap.ADD:
         _check_overlap(order, covered, first_day, last_day)
     row_count = len(parsed.file.usage) + len(parsed.lines)
@@ -161,6 +147,36 @@ def keep_import(
     )
     [batch] = _batches(connection, import_batch.c.id == batch_id)
     return _reply(order, parsed, batch, is_new=True)
+
+
+def same_import(
+    connection: sa.Connection, order: ImportFile, parsed: ParsedImport
+) -> ImportedFile | None:
+    """The import of the same file for the same account and source, None when there is none."""
+    known = _batches(
+        connection,
+        import_batch.c.account == order.account,
+        import_batch.c.source == order.source.value,
+        import_batch.c.sha256 == parsed.sha256,
+        import_batch.c.state == "ok",
+    )
+    return known[0] if known else None
+
+
+def covering_imports(
+    connection: sa.Connection, order: ImportFile, parsed: ParsedImport
+) -> Sequence[ImportedFile]:
+    """Imports of the account and source that count and cover days of a file, newest first."""
+    days = sorted(parsed.file.days)
+    return _batches(
+        connection,
+        import_batch.c.account == order.account,
+        import_batch.c.source == order.source.value,
+        import_batch.c.state == "ok",
+        import_batch.c.replaced_by.is_(None),
+        import_batch.c.first_day <= days[-1].isoformat(),
+        import_batch.c.last_day >= days[0].isoformat(),
+    )
 
 
 def note_unreadable(

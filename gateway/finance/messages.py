@@ -174,12 +174,14 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True, tag="decide"):
         proposal_id: Which.
         is_approved: False rejects it.
         is_alone: Whether nobody else could approve; the actor may then be the proposer.
+        reason: Why, for the audit log; empty for none.
     """
 
     actor: str
     proposal_id: int
     is_approved: bool
     is_alone: bool = False
+    reason: Text = ""
 
 
 class ListProposals(msgspec.Struct, frozen=True, kw_only=True, tag="list_proposals"):

@@ -22,10 +22,12 @@ from gateway import errors
 from gateway.access.asking import is_let_in
 from gateway.access.roles import Viewer
 from gateway.auth.keys import RandomBytes
+from gateway.dashboard.books.imports_pages import UPLOAD_PATH
 from gateway.dashboard.finance_pages import Calendar
 from gateway.dashboard.pages import ASSETS, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
 from gateway.dashboard.shell import form_of, login_path, to, viewer_of_principal
+from gateway.finance.form_messages import FILE_BYTES_MAX
 from gateway.http import admin, admin_budgets, admin_commitments, admin_finance, openapi
 from gateway.http.admin_machines import MachinesApi
 from gateway.http.admin_people import PeopleApi
@@ -52,6 +54,8 @@ from gateway.http.supervisor_calls import SupervisorCalls
 logger = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 1024 * 1024
+UPLOAD_BYTES_MAX = FILE_BYTES_MAX + BODY_BYTES_MAX
+"""Of the form with which a vendor's file is uploaded."""
 _PROBLEMS_MAX = 5
 _NAME_CHARACTERS_MAX = 80
 _REQUEST_ID = "fareway.request_id"
@@ -89,8 +93,10 @@ def make_pages(
             organisation=service.finance.organisation,
             cost_centres=service.reporting.cost_centres,
         ),
+        finance=service.finance,
         oidc_secret=service.oidc_secret,
         teams=lambda: service.admission.teams,
+        providers=lambda: {name.partition("/")[0] for name in service.admission.fleet.deployments},
         clock=service.clock,
         random_bytes=random_bytes,
     )
@@ -207,7 +213,7 @@ class Gate:
         headers = cast("Headers", scope["headers"])
         if _is_api(scope) and scope["method"] in ("POST", "PUT", "PATCH"):
             check_is_json(headers)
-        return await read_body(receive, headers, max_bytes=BODY_BYTES_MAX)
+        return await read_body(receive, headers, max_bytes=_bytes_max(scope))
 
 
 def _viewer_of_key(service: Service, headers: Headers) -> Viewer:
@@ -217,6 +223,12 @@ def _viewer_of_key(service: Service, headers: Headers) -> Viewer:
 async def _viewer_of_session(dashboard: Dashboard, scope: Scope) -> Viewer | None:
     seen = await dashboard.shell.find(Request(scope))
     return None if seen is None else seen.viewer
+
+
+def _bytes_max(scope: Scope) -> int:
+    """The bound of a body; only whoever may import gets as far as a file's."""
+    place = cast("str", scope["method"]), cast("str", scope["path"])
+    return UPLOAD_BYTES_MAX if place == ("POST", UPLOAD_PATH) else BODY_BYTES_MAX
 
 
 def _is_api(scope: Scope) -> bool:

@@ -73,6 +73,9 @@ def read_audit(connection: sa.Connection, query: AuditQuery) -> tuple[AuditLine,
     statement = sa.select(table).order_by(table.c.seq.desc())
     if query.before is not None:
         statement = statement.where(table.c.seq < query.before)
+    if query.areas:
+        is_of = (table.c.action.startswith(f"{area}.", autoescape=True) for area in query.areas)
+        statement = statement.where(sa.or_(*is_of))
     rows = connection.execute(statement.limit(max(0, min(query.count, AUDIT_LINES_MAX)))).all()
     return tuple(
         AuditLine(

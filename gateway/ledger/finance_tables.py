@@ -302,3 +302,16 @@ TABLES = (
     commitment,
 )
 """All of them."""
+
+finance_form = sa.Table(
+    "finance_form",
+    metadata,
+    sa.Column("form", sa.Text, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("actor"),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    _text("subject"),
+    _text("sentence"),
+)
+"""Forms of the dashboard that were acted on, so that none is acted on twice; `digest` is of what
+the form asked for."""

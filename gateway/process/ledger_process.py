@@ -57,6 +57,7 @@ from gateway.finance import errors as finance_errors
 from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import FinanceError
 from gateway.finance.focus.order import ExportRequest
+from gateway.finance.held_files import HeldFiles
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger import errors
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
@@ -131,6 +132,7 @@ class LedgerProcess:
         self._service: LedgerService | None = None
         self._tasks: TaskGroup | None = None
         self._exports: ExportSessions | None = None
+        self._held = HeldFiles()
         self._database_url = ""
         self._channel = Channel(control, self._methods(), name="supervisor")
 
@@ -276,7 +278,7 @@ class LedgerProcess:
         return await self._started().spend_report(query)
 
     async def _finance(self, request: FinanceRequest) -> object:
-        desk = FinanceDesk(self._started(), clock=self._clock)
+        desk = FinanceDesk(self._started(), clock=self._clock, held=self._held)
         try:
             return await desk.answer(request)
         except FinanceError as error:

@@ -1,0 +1,1 @@
+"""Pages with which a controller closes a month: bills, differences, corrections, the close."""
