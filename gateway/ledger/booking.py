@@ -65,6 +65,7 @@ _QUALITY_CODES = {quality.value: code for quality, code in QUALITY_CODES.items()
 _METERS = frozenset(METERS)
 _UNKNOWN_QUALITY = Quality.UNKNOWN.value
 _UNKNOWN_BILLING = AttemptStatus.UNKNOWN_BILLING.value
+_encode = msgspec.json.Encoder().encode
 _NO_UNITS = (0,) * len(METERS)
 
 
@@ -128,7 +129,6 @@ def settled_values(settlement: Settlement, exposure_pico_usd: int | None) -> Val
         settlement: One without a `fault`.
         exposure_pico_usd: What `kept_exposure` says.
     """
-    usage = settlement.usage
     return (
         settlement.settled_at_us,
         _STATUS_CODES[settlement.status],
@@ -148,7 +148,7 @@ def settled_values(settlement: Settlement, exposure_pico_usd: int | None) -> Val
         settlement.cache_saved_pico_usd,
         settlement.baseline or None,
         settlement.baseline_cost_pico_usd,
-        *[usage.get(meter, 0) for meter in METERS],
+        *map(settlement.usage.get, METERS, _NO_UNITS),
     )
 
 
@@ -197,36 +197,36 @@ def fault(record: Record) -> str | None:
         return "the quality is unknown"
     if not record.usage.keys() <= _METERS:
         return "a meter is unknown"
+    total_pico_usd = listed_pico_usd = listed = 0
+    for line in record.lines:
+        total_pico_usd += line.cost_pico_usd
+        list_cost_pico_usd = line.list_cost_pico_usd
+        if list_cost_pico_usd is not None:
+            listed_pico_usd += list_cost_pico_usd
+            listed += 1
     # An unpriced event has neither cost nor lines.
-    total_pico_usd = sum([line.cost_pico_usd for line in record.lines])
     is_unpriced = record.cost_pico_usd is None
     adds_up = not record.lines if is_unpriced else total_pico_usd == record.cost_pico_usd
     if not adds_up:
         return "the lines do not add up to the cost"
-    return _baseline_fault(record) or _list_price_fault(record)
+    # All lines have a public price, which add up, or none has.
+    if record.list_cost_pico_usd is None:
+        if listed:
+            return "a line has a public price, the entry has none"
+    elif listed != len(record.lines) or listed_pico_usd != record.list_cost_pico_usd:
+        return "the lines do not add up to the list cost"
+    return None if record.baseline_cost_pico_usd is None else _baseline_fault(record)
 
 
 def _baseline_fault(record: Settlement) -> str | None:
     """What is compared has both costs, and names what it is compared with."""
-    if record.baseline_cost_pico_usd is None:
-        return None
     if not record.baseline:
         return "a baseline cost names no baseline"
     return "a baseline cost stands beside no cost" if record.cost_pico_usd is None else None
 
 
-def _list_price_fault(record: Settlement) -> str | None:
-    """All lines have a public price, which add up, or none has."""
-    listed = [one for line in record.lines if (one := line.list_cost_pico_usd) is not None]
-    if record.list_cost_pico_usd is None:
-        return "a line has a public price, the entry has none" if listed else None
-    if len(listed) == len(record.lines) and sum(listed) == record.list_cost_pico_usd:
-        return None
-    return "the lines do not add up to the list cost"
-
-
 def _lines_document(lines: tuple[CostLine, ...]) -> str:
-    return msgspec.json.encode([_line_values(line) for line in lines]).decode()
+    return _encode([_line_values(line) for line in lines]).decode()
 
 
 def _line_values(line: CostLine) -> tuple[str | int | None, ...]:

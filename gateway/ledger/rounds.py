@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -53,7 +54,7 @@ class LoaderLimits:
         retry_s_max: Longest wait after a failed round.
     """
 
-    batch_records: int = 8_192
+    batch_records: int = 16_384
     busy_records: int = 64
     gather_s: float = 0.4
     poll_s: float = 0.1
@@ -121,6 +122,8 @@ class _Round:
 
     chunks: list[_Chunk]
     batch: Batch
+    is_ahead: bool = False
+    """Whether it was read while the round before it was booked."""
 
     @property
     def entries(self) -> Entries:
@@ -150,6 +153,7 @@ class Rounds:
         self._node = ""
         self._store = Store(grace_s=limits.grace_s)
         self._cursors: dict[str, Cursor] | None = None
+        self._ahead: _Round | None = None
         self._adoption = Adoption()
         self._closed_for: dict[str, bytes] = {}
         self._expired_at_s: float | None = None
@@ -171,8 +175,9 @@ class Rounds:
                     self._node = self._store.node = node.make(self._root)
                 with self._engine.begin() as connection:
                     self._cursors = load_cursors(connection, self._node)
-            taken = self._read(self._cursors)
-            self._cursors = self._book(taken, self._cursors)
+            taken = self._ahead or self._read(self._cursors)
+            self._ahead = None
+            self._cursors = self._book_and_read(taken, self._cursors)
             self._tidy(taken.chunks, self._cursors)
         except StaleCursor:
             self._store.forget()
@@ -186,7 +191,26 @@ class Rounds:
             self._measure(self._cursors or {})
             raise told from error
         self.stats.failure = ""
+        if taken.is_ahead:
+            # Where the ends are was seen before the round began: look again.
+            return {path.name for path in self._directories()}
         return {chunk.name for chunk in taken.chunks if not chunk.is_at_end}
+
+    def _book_and_read(self, taken: _Round, cursors: dict[str, Cursor]) -> dict[str, Cursor]:
+        """Book a round; with a backlog and a server to wait for, read the next one meanwhile.
+
+        SQLite works in this process and hands the interpreter over at every row, which costs more
+        than the next round's work.
+        """
+        is_behind = not all(chunk.is_at_end for chunk in taken.chunks)
+        if not (is_behind and self._engine.dialect.name == POSTGRESQL):
+            return self._book(taken, cursors)
+        after = cursors | {chunk.name: chunk.after for chunk in taken.chunks}
+        with ThreadPoolExecutor(1) as thread:
+            reading = thread.submit(self._read, after)
+            booked = self._book(taken, cursors)
+        self._ahead = replace(reading.result(), is_ahead=True)
+        return booked
 
     def _book(self, taken: _Round, cursors: dict[str, Cursor]) -> dict[str, Cursor]:
         """Apply what was read, all at once, or in ever smaller parts when that is refused.
@@ -195,7 +219,8 @@ class Rounds:
             The cursors after it.
         """
         chunks = taken.chunks
-        is_due = self._is_expiry_due() and all(chunk.is_at_end for chunk in chunks)
+        is_at_end = all(chunk.is_at_end for chunk in chunks)
+        is_due = is_at_end and not taken.is_ahead and self._is_expiry_due()
         try:
             applied = self._commit(taken, is_expiry_due=is_due)
         except _REFUSALS as error:
@@ -369,6 +394,7 @@ class Rounds:
             with self._engine.begin() as connection:
                 drop_cursor(connection, self._node + chunk.name, at=chunk.after)
             cursors.pop(chunk.name, None)
+            self._ahead = None  # it may have found the directory there
             self._adoption.forget(chunk.name)
             self._closed_for.pop(chunk.name, None)
         self._measure(cursors)

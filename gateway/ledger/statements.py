@@ -89,15 +89,16 @@ def add_to_cells(dialect: str, sums: SumsTable, columns: Sequence[str]) -> str:
     unchanged = [name for name in sums.columns if name not in columns]
     insert = _insert(dialect, table, (*named, *unchanged))
     types = {name: table.c[name].type for name in named}
+    zero = sa.literal_column("0", sa.BigInteger)
     if dialect == POSTGRESQL:
         arrays = [sa.cast(sa.bindparam(name, type_=sa.Text), _array(types[name])) for name in named]
         rows = sa.func.unnest(*arrays).table_valued(*named, name="delta").render_derived()
         read = [_from_array(rows.c[name], types[name]) for name in named]
-        selected = sa.select(*read, *(sa.literal_column("0") for _ in unchanged))
+        selected = cast("sa.Select[tuple[object]]", sa.select(*read, *[zero] * len(unchanged)))
         insert = insert.from_select((*named, *unchanged), selected)
     else:
         values = {name: sa.bindparam(name, type_=types[name]) for name in named}
-        insert = insert.values(values | dict.fromkeys(unchanged, sa.literal_column("0")))
+        insert = insert.values(values | dict.fromkeys(unchanged, zero))
     added = {name: table.c[name] + insert.excluded[name] for name in columns}
     summed = insert.on_conflict_do_update(index_elements=list(sums.key), set_=added)
     return text(summed, dialect)

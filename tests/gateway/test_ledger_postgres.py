@@ -7,10 +7,13 @@ import pytest
 from gateway.ledger import migrate
 from gateway.ledger.errors import DatabaseUnavailable
 from gateway.ledger.loader import Loader
+from gateway.ledger.records import CostLine
+from gateway.ledger.rounds import LoaderLimits
 from tests.gateway.ledger_samples import (
     FakeClock,
     holds,
     intent,
+    make_database,
     open_engine,
     open_spool,
     reasons,
@@ -40,6 +43,61 @@ async def test_text_that_postgresql_refuses_is_kept_aside_alone(
         assert (await totals(engine))[0] == 39
         assert loader.stats.quarantined == len(await reasons(engine)) > 0
         await holds(engine, tmp_path / "spool")
+    await writer.close()
+
+
+async def test_what_was_read_ahead_is_booked_once_and_a_flush_sees_what_came_since(
+    postgres_ledger_url, tmp_path
+):
+    time, root = FakeClock(), tmp_path / "spool"
+    writer = open_spool(root / "w", clock=time.clock, segment_bytes=6_000)
+    limits = LoaderLimits(batch_records=6)
+    async with (
+        open_engine(postgres_ledger_url) as engine,
+        open_engine(postgres_ledger_url) as other,
+    ):
+        loader = Loader(engine, root, clock=time.clock, limits=limits)
+        for n in range(8):
+            writer.append(intent(n))
+            writer.append(settlement(n))
+        assert await loader.load_round() == {"w"}, "read ahead to the end, or not"
+        second = open_spool(root / "x", session=2, clock=time.clock)
+        for n, spool in ((8, writer), (9, second)):
+            spool.append(intent(n))
+            spool.append(settlement(n))
+        await loader.flush()
+        assert (await totals(engine))[0] == 10, "also what the round ahead could not have seen"
+        for n in range(10, 20):
+            writer.append(intent(n))
+            writer.append(settlement(n))
+        assert "w" in await loader.load_round()
+        await Loader(other, root, clock=time.clock).flush()
+        await loader.flush()
+        assert (await totals(engine))[0] == 20, "another loader booked what was read ahead"
+        assert loader.stats.replays == 0
+        await second.close()
+        await loader.flush()
+        await holds(engine, root)
+    await writer.close()
+
+
+@pytest.mark.parametrize("is_native", [False, True], ids=["SQLite", "PostgreSQL"])
+async def test_a_batch_whose_sums_pass_64_bits_is_booked_as_far_as_a_cell_holds_it(
+    postgres_ledger_url, tmp_path, is_native
+):
+    time, root = FakeClock(), tmp_path / "spool"
+    writer = open_spool(root / "w", clock=time.clock)
+    large = 10**18
+    line = {"meter": "input", "units": 1, "rate_pico_usd": large, "rate_per_units": 1}
+    for n in range(10):
+        writer.append(intent(n))
+        lines = (CostLine(**line, cost_pico_usd=large),)
+        writer.append(settlement(n, usage={"input": 1}, lines=lines, cost_pico_usd=large))
+    async with open_engine(postgres_ledger_url if is_native else make_database(tmp_path)) as engine:
+        await Loader(engine, root, clock=time.clock).flush()
+        assert (await totals(engine))[:2] == (9, 9 * large)
+        assert len(await reasons(engine)) == 1
+        await holds(engine, root)
     await writer.close()
 
 

@@ -240,6 +240,14 @@ REFUSED = {
     "a line with a public price, the entry without": {"list_cost_pico_usd": None},
     "a public price that is not the lines'": {"list_cost_pico_usd": 1},
     "an entry with a public price, its line without": {"lines": settlement(1).lines},
+    "a cost at a baseline that is not named": {"baseline_cost_pico_usd": 1},
+    "a cost at a baseline beside no cost": {
+        "baseline": "b",
+        "baseline_cost_pico_usd": 1,
+        "cost_pico_usd": None,
+        "lines": (),
+        "list_cost_pico_usd": None,
+    },
 }
 
 
