@@ -182,13 +182,14 @@ async def test_the_schema_goes_down_and_up_with_events_in_every_partition(
     time, url, root = FakeClock(), postgres_ledger_url, tmp_path / "spool"
     await booked(url, root, time, time.wall, LATE_US, NEXT_US)
     whole = "SELECT * FROM spend_event ORDER BY event_id"
+    migrate.downgrade(url, "0006")  # without the columns that came later
     before = fetch(url, whole)
     migrate.downgrade(url, "0005")
     assert fetch(url, whole) == before
     with pytest.raises(asyncpg.RaiseError, match="append-only"):
         execute(url, "DELETE FROM spend_event")
     migrate.upgrade(url)
-    assert fetch(url, whole) == before
+    assert [row[: len(before[0])] for row in fetch(url, whole)] == before
     assert [name for name, _ in fetch(url, COUNT)] == [
         "spend_event_2025_02",
         "spend_event_2026_11",
