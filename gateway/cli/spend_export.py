@@ -14,6 +14,7 @@ import typer
 from gateway.cli.admin import catch_up
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
+from gateway.clock import system_clock
 from gateway.finance.errors import FinanceError
 from gateway.finance.focus.books import open_export
 from gateway.finance.focus.errors import BadOrder
@@ -133,7 +134,11 @@ def _write(loaded: LoadedConfig, order: ExportOrder, form: FileFormat, out: str)
 
 def _open(connection: sa.Connection, request: ExportRequest) -> Export:
     return open_export(
-        connection, request.order, parties=request.parties, pseudonym_key=request.pseudonym_key
+        connection,
+        request.order,
+        parties=request.parties,
+        pseudonym_key=request.pseudonym_key,
+        now_us=system_clock().wall_us(),
     )
 
 

@@ -304,7 +304,9 @@ class LedgerProcess:
             from gateway.finance.focus.sessions import ExportSessions
 
             assert self._tasks is not None
-            self._exports = ExportSessions(database_url=self._database_url, tasks=self._tasks)
+            self._exports = ExportSessions(
+                database_url=self._database_url, tasks=self._tasks, clock=self._clock
+            )
         return await self._exports.open(request)
 
     async def _export_next(self, number: int) -> bytes:

@@ -34,7 +34,6 @@ from gateway.finance.focus.invoices import (
     ContractLine,
     InvoiceAllocation,
     InvoiceLine,
-    NothingMore,
     PeriodClose,
 )
 from gateway.finance.focus.order import (
@@ -47,6 +46,7 @@ from gateway.finance.focus.order import (
     month_of,
 )
 from gateway.finance.focus.pseudonyms import Names
+from gateway.finance.focus.source import NothingMore
 from pricing.money import PICO_PER_USD, Rate, parse_usd, rate_per_hour_us, rate_per_mtok
 
 FROM_US, TO_US = month_of("2026-11")

@@ -144,7 +144,7 @@ INVOICED = parse_usd("4.761000000007")
 
 def export_of(connection, profile: Profile, *, to_us: int = TO_US):
     order = ExportOrder(from_us=FROM_US, to_us=to_us, profile=profile, names=NameForm.PLAIN)
-    return open_export(connection, order, parties=PARTIES, pseudonym_key=b"k" * 32)
+    return open_export(connection, order, parties=PARTIES, pseudonym_key=b"k" * 32, now_us=to_us)
 
 
 def test_a_chargeback_sums_to_ledger_and_adjustments() -> None:

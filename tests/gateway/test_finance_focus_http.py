@@ -18,7 +18,7 @@ from gateway.http.supervisor_calls import SupervisorCalls
 from gateway.ledger.errors import BadQuery, DatabaseUnavailable
 from pricing.money import parse_usd
 from tests.gateway.focus_samples import FROM_US, PARTIES, TO_US
-from tests.gateway.ledger_samples import PRICE_PICO, make_database
+from tests.gateway.ledger_samples import PRICE_PICO, FakeClock, make_database
 from tests.gateway.pages_harness import PAYMENTS_KEY, running_pages
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +109,7 @@ async def test_a_process_that_was_asked_for_no_export_knows_none(tmp_path) -> No
 async def test_only_so_many_exports_run_and_idle_ones_end(tmp_path) -> None:
     url = make_database(tmp_path)
     async with anyio.create_task_group() as tasks:
-        desk = ExportSessions(database_url=url, tasks=tasks, idle_s=0.2)
+        desk = ExportSessions(database_url=url, tasks=tasks, clock=FakeClock().clock, idle_s=0.2)
         numbers = [await desk.open(request()) for _ in range(OPEN_MAX)]
         with pytest.raises(DatabaseUnavailable, match="under way already"):
             await desk.open(request())
@@ -127,10 +127,14 @@ async def test_only_so_many_exports_run_and_idle_ones_end(tmp_path) -> None:
 
 async def test_a_fault_ends_the_export_and_nothing_else(tmp_path, caplog) -> None:
     async with anyio.create_task_group() as tasks:
-        missing = ExportSessions(database_url=f"sqlite:///{tmp_path}/none.db", tasks=tasks)
+        missing = ExportSessions(
+            database_url=f"sqlite:///{tmp_path}/none.db", tasks=tasks, clock=FakeClock().clock
+        )
         with pytest.raises(DatabaseUnavailable, match="no ledger"):
             await missing.next(await missing.open(request()))
-        desk = ExportSessions(database_url=make_database(tmp_path), tasks=tasks)
+        desk = ExportSessions(
+            database_url=make_database(tmp_path), tasks=tasks, clock=FakeClock().clock
+        )
         partial = request(profile=Profile.RECONCILED, to_us=TO_US - DAY_US)
         with pytest.raises(BadQuery, match="begin and end with a month"):
             await desk.next(await desk.open(partial))

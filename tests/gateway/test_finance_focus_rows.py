@@ -317,5 +317,6 @@ def test_an_invoice_over_usage_that_cost_nothing_is_a_row_of_its_own() -> None:
     )
     spread = Spread.of([one])
     spread.count(free)
-    assert spread.billed(free) == (0, Invoice(invoice_id="INV-9"))
+    found = spread.billed(free)
+    assert (found.amount_pico_usd, found.invoice) == (0, Invoice(invoice_id="INV-9"))
     assert [left.amount_pico_usd for left in spread.left()] == [5]

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple, cast
 
 import sqlalchemy as sa
 
+from gateway.clock import from_microseconds
+from gateway.finance import commitments
 from gateway.finance.adjustments import adjustments
-from gateway.finance.focus import row_map
+from gateway.finance.commitments import Bought
+from gateway.finance.focus import committed, row_map
 from gateway.finance.focus.charges import Charge, Owner
+from gateway.finance.focus.committed import Coverage
 from gateway.finance.focus.export import Export
 from gateway.finance.focus.inputs import InvoiceCharge
 from gateway.finance.focus.invoices import (
@@ -42,6 +47,8 @@ from gateway.ledger.finance_tables import (
     spend_adjustment,
 )
 from gateway.ledger.periods import CLOSED, month_bounds_us, month_of, next_month
+from pricing.commitments import Draws
+from pricing.money import format_usd, parse_usd
 
 _USAGE = "usage"
 _CREDIT, _TAX = "credit", "tax"
@@ -67,6 +74,8 @@ class _Line(NamedTuple):
     number: str
     issued_on: str
     taken_us: int
+    amount: str
+    currency: str
 
     @property
     def detail_id(self) -> str:
@@ -78,6 +87,13 @@ class _Line(NamedTuple):
         """The deployment that it names, None for all of its account."""
         return f"{self.account}/{self.model}" if self.model else None
 
+    @property
+    def rate(self) -> Fraction:
+        """Dollars per unit of its currency; 1 where nothing tells."""
+        in_currency = parse_usd(self.amount)
+        rate = Fraction(self.amount_pico_usd, in_currency) if in_currency else Fraction(1)
+        return rate if rate > 0 else Fraction(1)
+
 
 @dataclass(frozen=True, slots=True)
 class Books:
@@ -86,10 +102,12 @@ class Books:
     Attributes:
         connection: In the transaction of the export.
         profile: What is billed depends on it.
+        now_us: What is unused is told of days before this one.
     """
 
     connection: sa.Connection
     profile: Profile
+    now_us: int
 
     def charges(self, from_us: int, to_us: int) -> Iterable[Charge]:
         """Adjustments of the range's months; where invoices bill, their lines that are no usage."""
@@ -106,6 +124,7 @@ class Books:
                 for line in self._lines(month):
                     if line.kind != _USAGE:
                         yield _of_invoice(line, month)
+        yield from self._commitments(from_us, to_us)
 
     def allocations(self, from_us: int, to_us: int) -> Sequence[InvoiceAllocation]:
         """Usage lines of the range's invoices."""
@@ -118,6 +137,8 @@ class Books:
                 amount_pico_usd=line.amount_pico_usd,
                 invoice_id=line.number,
                 detail_id=line.detail_id,
+                currency=line.currency,
+                rate=line.rate,
             )
             for month in _months(from_us, to_us)
             for line in self._lines(month)
@@ -147,9 +168,19 @@ class Books:
         ]
 
     def contracts(self, from_us: int, to_us: int) -> Sequence[ContractLine]:
-        """None: the books keep no contracts yet."""
-        del from_us, to_us
-        return ()
+        """Commitments in force within the range, as they were recorded last."""
+        today = from_microseconds(self.now_us).date()
+        lines = [committed.contract(one, today=today) for one in commitments.load(self.connection)]
+        return [line for line in lines if line.start_us < to_us and from_us < line.end_us]
+
+    def coverage(self, from_us: int, to_us: int) -> Coverage:
+        """What credits and throughput pay, from the beginning of the range's first day."""
+        bought, draws = self._drawn()
+        first, last = from_microseconds(from_us).date(), from_microseconds(to_us - 1).date()
+        cover = Coverage.of(bought, draws)
+        return Coverage(
+            {place: parts for place, parts in cover.parts.items() if first <= place[0] <= last}
+        )
 
     def closes(self, from_us: int, to_us: int) -> Sequence[PeriodClose]:
         """Months of the range that are closed."""
@@ -163,6 +194,19 @@ class Books:
             for month, closed_at_us in cast("Sequence[tuple[str, int]]", rows)
         ]
 
+    def _commitments(self, from_us: int, to_us: int) -> Iterator[Charge]:
+        bought, draws = self._drawn()
+        today = from_microseconds(self.now_us).date()
+        for month in _months(from_us, to_us):
+            for one in bought:
+                yield from committed.charges(one, draws, month, today=today)
+
+    def _drawn(self) -> tuple[Sequence[Bought], Draws]:
+        """Every commitment, and what was drawn until today."""
+        bought = commitments.load(self.connection)
+        today = from_microseconds(self.now_us).date()
+        return bought, commitments.drawn(self.connection, bought, until=today)
+
     def _lines(self, month: str) -> list[_Line]:
         """Lines about a month of invoices that no later file replaced, in the order of taking.
 
@@ -174,7 +218,11 @@ class Books:
             key = (line.invoice_id, line.model, line.meter) if is_usage else (line.line_id,)
             known = found.get(key)
             amount = line.amount_pico_usd + (0 if known is None else known.amount_pico_usd)
-            found[key] = (line if known is None else known)._replace(amount_pico_usd=amount)
+            told = line.amount
+            if known is not None:
+                told = format_usd(parse_usd(known.amount) + parse_usd(line.amount))
+            one = line if known is None else known
+            found[key] = one._replace(amount_pico_usd=amount, amount=told)
         return list(found.values())
 
     def _each_line(self, month: str) -> Iterator[_Line]:
@@ -197,7 +245,12 @@ class Books:
 
 
 def open_export(
-    connection: sa.Connection, order: ExportOrder, *, parties: Parties, pseudonym_key: bytes
+    connection: sa.Connection,
+    order: ExportOrder,
+    *,
+    parties: Parties,
+    pseudonym_key: bytes,
+    now_us: int,
 ) -> Export:
     """An export of the ledger and the books.
 
@@ -206,12 +259,13 @@ def open_export(
         order: Checked.
         parties: Who stands on it.
         pseudonym_key: What pseudonyms are derived with.
+        now_us: Microseconds since the epoch.
 
     Raises:
         BadOrder: The profile does not fit the range.
     """
     names = Names(order.names, key=pseudonym_key, declared_tags=parties.declared_tags)
-    source = Books(connection, order.profile)
+    source = Books(connection, order.profile, now_us)
     return Export(order=order, parties=parties, names=names, source=source)
 
 
@@ -231,6 +285,8 @@ def _select_lines() -> sa.Select[tuple[object]]:
         bill.c.number,
         bill.c.issued_on,
         batch.c.at_us,
+        line.c.amount,
+        bill.c.currency,
     ]
     joined = line.join(bill, bill.c.id == line.c.invoice_id).join(
         batch, batch.c.id == bill.c.batch_id

@@ -12,6 +12,8 @@ from enum import StrEnum
 SCALE = 10**12
 """Parts of one in a quantity; a dollar has as many picodollars."""
 
+LEDGER_CURRENCY = "USD"
+"""What the ledger is in."""
 IDLE = "unallocated-idle"
 """Sub-account of machine time that no team used."""
 

@@ -14,6 +14,7 @@ import msgspec
 
 from gateway.clock import from_microseconds
 from gateway.finance.focus.charges import (
+    LEDGER_CURRENCY,
     SCALE,
     Allocation,
     CommitmentPart,
@@ -27,7 +28,6 @@ from gateway.finance.focus.order import billing_period
 from gateway.finance.focus.profiles import Line
 
 Value = str | int | None
-LEDGER_CURRENCY = "USD"
 
 _to_json = msgspec.json.Encoder(decimal_format="number").encode
 

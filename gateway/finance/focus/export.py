@@ -7,6 +7,7 @@ profile, format and form of names.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +18,13 @@ import sqlalchemy as sa
 
 from gateway.finance.focus import ledger_sums, row_map
 from gateway.finance.focus.charges import Charge
+from gateway.finance.focus.committed import Coverage
 from gateway.finance.focus.errors import BadOrder
 from gateway.finance.focus.inputs import LateUsage, PendingSum, UsageSum
-from gateway.finance.focus.invoices import FinanceSource, PeriodClose, Spread
+from gateway.finance.focus.invoices import PeriodClose, Spread
 from gateway.finance.focus.ledger_sums import Counted, Wanted
 from gateway.finance.focus.order import (
+    DAY_US,
     ExportOrder,
     Parties,
     Profile,
@@ -30,6 +33,7 @@ from gateway.finance.focus.order import (
 )
 from gateway.finance.focus.profiles import Line, Teller, teller
 from gateway.finance.focus.pseudonyms import Names
+from gateway.finance.focus.source import FinanceSource
 from gateway.finance.focus.version_1_4 import PeriodRow
 from gateway.ledger.periods import month_of
 
@@ -109,10 +113,11 @@ class Export:
             connection: In one transaction until the last piece is taken.
         """
         spread = self._spread(connection)
+        cover = self._coverage(connection)
         tell = teller(self.order.profile, parties=self.parties, names=self.names, spread=spread)
         for start_us, end_us in ledger_sums.periods(connection, self.order):
-            yield self._told(self._period(connection, start_us, end_us), tell)
-        for charges, digested in self._late(connection):
+            yield self._told(self._period(connection, start_us, end_us, cover), tell)
+        for charges, digested in self._late(connection, cover):
             self._digest.update(digested)
             yield self._told(charges, tell)
         yield self._told(list(self.source.charges(self.order.from_us, self.order.to_us)), tell)
@@ -140,15 +145,29 @@ class Export:
         if order.profile is not Profile.RECONCILED:
             return Spread()
         spread = Spread.of(self.source.allocations(order.from_us, order.to_us))
+        cover = self._coverage(connection)
         for start_us, end_us in ledger_sums.periods(connection, order):
             for found in self._usage(connection, start_us, end_us):
-                spread.count(row_map.usage(found))
-        for charges, _ in self._late(connection):
+                for charge in cover.usage(found):
+                    spread.count(charge)
+        for charges, _ in self._late(connection, cover):
             for charge in charges:
                 spread.count(charge)
         for charge in self.source.charges(order.from_us, order.to_us):
             spread.count(charge)
         return spread
+
+    def _coverage(self, connection: sa.Connection) -> Coverage:
+        """What commitments pay, without what they paid earlier on the day the range begins in."""
+        order = self.order
+        cover = self.source.coverage(order.from_us, order.to_us)
+        day_us = order.from_us - order.from_us % DAY_US
+        if cover.parts and day_us < order.from_us:
+            earlier = msgspec.structs.replace(order, from_us=day_us, to_us=order.from_us)
+            for start_us, end_us in ledger_sums.periods(connection, earlier):
+                for found in self._usage(connection, start_us, end_us):
+                    collections.deque(cover.usage(found), maxlen=0)
+        return cover
 
     def _wanted(self, counted: Counted = Counted.IN_TIME, period: str = "") -> Wanted:
         return Wanted(with_keys=self.order.with_keys, counted=counted, period=period)
@@ -156,13 +175,18 @@ class Export:
     def _usage(self, connection: sa.Connection, start_us: int, end_us: int) -> list[UsageSum]:
         return ledger_sums.usage_sums(connection, start_us, end_us, self._wanted())
 
-    def _period(self, connection: sa.Connection, start_us: int, end_us: int) -> list[Charge]:
+    def _period(
+        self, connection: sa.Connection, start_us: int, end_us: int, cover: Coverage
+    ) -> list[Charge]:
         used = self._usage(connection, start_us, end_us)
         waiting = ledger_sums.pending_sums(connection, start_us, end_us, self._wanted())
         self._digest_of(used, waiting)
-        return [*map(row_map.usage, used), *map(row_map.pending, waiting)]
+        paid = [charge for found in used for charge in cover.usage(found)]
+        return [*paid, *map(row_map.pending, waiting)]
 
-    def _late(self, connection: sa.Connection) -> Iterator[tuple[list[Charge], bytes]]:
+    def _late(
+        self, connection: sa.Connection, cover: Coverage
+    ) -> Iterator[tuple[list[Charge], bytes]]:
         """What came when its month was closed, by charge period, with what it adds to the digest.
 
         It is billed in the months of the range whose first instant lies in it.
@@ -178,7 +202,7 @@ class Export:
                 back = ledger_sums.pending_sums(connection, start_us, end_us, replaced)
                 taken = [LateUsage(usage=one, billing_us=month_us) for one in used]
                 charges = [
-                    *map(row_map.correction, taken),
+                    *(charge for one in taken for charge in cover.late(one)),
                     *(row_map.late_pending(one, month_us) for one in waiting),
                     *(row_map.late_pending(one, month_us, is_taken_back=True) for one in back),
                 ]

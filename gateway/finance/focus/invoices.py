@@ -1,18 +1,17 @@
 """What invoices say, and how their amounts are spread over what was metered.
 
-`FinanceSource` is all that an export needs of reconciliation and month close. An amount is spread
-over the rows that it pays for in proportion to their contracted cost: the running share is rounded,
-so that the parts add up to the invoice exactly, whatever their number, and no row has to wait for
-the others.
+An amount is spread over the rows that it pays for in proportion to their contracted cost: the
+running share is rounded, so that the parts add up to the invoice exactly, whatever their number,
+and no row has to wait for the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from fractions import Fraction
 
-from gateway.finance.focus.charges import Charge, ChargeKind, Invoice
+from gateway.finance.focus.charges import LEDGER_CURRENCY, Charge, ChargeKind, Invoice
 from gateway.finance.focus.inputs import InvoiceCharge
 from gateway.finance.focus.order import billing_period
 
@@ -32,6 +31,8 @@ class InvoiceAllocation:
         amount_pico_usd: What is billed.
         invoice_id: The invoice.
         detail_id: Its line, None where lines have no id.
+        currency: Three letters of ISO 4217: what the invoice is in.
+        rate: Dollars per unit of the currency that the amount was converted at, above 0.
     """
 
     billing_us: int
@@ -41,6 +42,25 @@ class InvoiceAllocation:
     amount_pico_usd: int
     invoice_id: str
     detail_id: str | None = None
+    currency: str = LEDGER_CURRENCY
+    rate: Fraction = Fraction(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Billed:
+    """What invoices bill of a charge.
+
+    Attributes:
+        amount_pico_usd: The charge's part.
+        invoice: Where it stands.
+        currency: What the invoice is in; dollars where several are in different ones.
+        rate: Dollars per unit of the currency.
+    """
+
+    amount_pico_usd: int
+    invoice: Invoice
+    currency: str
+    rate: Fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,54 +121,6 @@ class PeriodClose:
     closed_us: int
 
 
-class FinanceSource(Protocol):
-    """What finance knows beyond the ledger, of a range of instants."""
-
-    def charges(self, from_us: int, to_us: int) -> Iterable[Charge]:
-        """Charges that are billed in the range and are no usage of it."""
-        ...
-
-    def allocations(self, from_us: int, to_us: int) -> Sequence[InvoiceAllocation]:
-        """What invoices bill for usage of the range."""
-        ...
-
-    def invoice_lines(self, from_us: int, to_us: int) -> Sequence[InvoiceLine]:
-        """Lines of the range's invoices."""
-        ...
-
-    def contracts(self, from_us: int, to_us: int) -> Sequence[ContractLine]:
-        """Commitments in force within the range."""
-        ...
-
-    def closes(self, from_us: int, to_us: int) -> Sequence[PeriodClose]:
-        """Months of the range that are closed."""
-        ...
-
-
-class NothingMore:
-    """A finance source that knows of nothing."""
-
-    def charges(self, from_us: int, to_us: int) -> Iterable[Charge]:
-        """None."""
-        return ()
-
-    def allocations(self, from_us: int, to_us: int) -> Sequence[InvoiceAllocation]:
-        """None."""
-        return ()
-
-    def invoice_lines(self, from_us: int, to_us: int) -> Sequence[InvoiceLine]:
-        """None."""
-        return ()
-
-    def contracts(self, from_us: int, to_us: int) -> Sequence[ContractLine]:
-        """None."""
-        return ()
-
-    def closes(self, from_us: int, to_us: int) -> Sequence[PeriodClose]:
-        """None."""
-        return ()
-
-
 _Key = tuple[int, str, str | None, str | None]
 
 
@@ -182,7 +154,7 @@ class Spread:
         for share in self._of(charge):
             share.metered_pico_usd += charge.costs.contracted_pico_usd
 
-    def billed(self, charge: Charge) -> tuple[int, Invoice] | None:
+    def billed(self, charge: Charge) -> Billed | None:
         """The charge's part, and the invoice it stands on; None when no invoice covers it."""
         shares = self._of(charge)
         if not shares:
@@ -196,7 +168,13 @@ class Spread:
                 share.billed_pico_usd += part
                 part_pico_usd += part
         first = shares[0].allocation
-        return part_pico_usd, Invoice(invoice_id=first.invoice_id, detail_id=first.detail_id)
+        is_one = len({(one.allocation.currency, one.allocation.rate) for one in shares}) == 1
+        return Billed(
+            amount_pico_usd=part_pico_usd,
+            invoice=Invoice(invoice_id=first.invoice_id, detail_id=first.detail_id),
+            currency=first.currency if is_one else LEDGER_CURRENCY,
+            rate=first.rate if is_one else Fraction(1),
+        )
 
     def left(self) -> Iterator[InvoiceCharge]:
         """What was invoiced and has no metered usage to bear it."""

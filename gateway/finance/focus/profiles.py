@@ -6,8 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from gateway.finance.focus.charges import Category, Charge, ChargeKind, Costs, Invoice, Owner
-from gateway.finance.focus.invoices import Spread
+from gateway.finance.focus.charges import (
+    LEDGER_CURRENCY,
+    SCALE,
+    Category,
+    Charge,
+    ChargeKind,
+    Costs,
+    Invoice,
+    Owner,
+    VendorCurrency,
+)
+from gateway.finance.focus.invoices import Billed, Spread
 from gateway.finance.focus.order import Parties, Profile
 from gateway.finance.focus.pseudonyms import Names
 
@@ -96,8 +106,10 @@ def _reconciled(charge: Charge, parties: Parties, names: Names, spread: Spread) 
     estimated = charge.costs.billed_pico_usd
     found = spread.billed(charge)
     if found is not None:
-        billed, invoice = found
-        costs = replace(charge.costs, billed_pico_usd=billed)
+        invoice = found.invoice
+        costs = replace(charge.costs, billed_pico_usd=found.amount_pico_usd)
+        if found.currency != LEDGER_CURRENCY:
+            charge = replace(charge, currency=_vendor_currency(charge, found))
         state = "Invoiced"
     else:
         costs, invoice = charge.costs, charge.invoice
@@ -112,6 +124,19 @@ def _reconciled(charge: Charge, parties: Parties, names: Names, spread: Spread) 
         invoice=invoice,
     )
     return replace(line, reconciliation=state)
+
+
+def _vendor_currency(charge: Charge, found: Billed) -> VendorCurrency | None:
+    """Prices and cost in the currency that the vendor bills in, at the rate of its invoice."""
+    if charge.sku is None:
+        return None
+    return VendorCurrency(
+        code=found.currency,
+        list_unit_price=round(charge.sku.list_unit_price / found.rate),
+        contracted_unit_price=round(charge.sku.contracted_unit_price / found.rate),
+        effective_cost=round(charge.costs.effective_pico_usd / found.rate),
+        pico_usd_per_unit=round(SCALE * found.rate),
+    )
 
 
 def _issuer(charge: Charge, parties: Parties) -> str:

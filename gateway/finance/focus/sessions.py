@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from gateway.clock import Clock
 from gateway.finance.errors import FinanceError
 from gateway.finance.focus.books import open_export
 from gateway.finance.focus.order import ExportRequest
@@ -55,11 +56,13 @@ class ExportSessions:
     Attributes:
         database_url: Where the ledger is.
         tasks: Runs them; lives longer than this.
+        clock: Time.
         idle_s: Longest time between two questions for a piece.
     """
 
     database_url: str
     tasks: TaskGroup
+    clock: Clock
     idle_s: float = IDLE_S
     _open: dict[int, _Session] = field(default_factory=dict)
     _last: int = 0
@@ -127,7 +130,7 @@ class ExportSessions:
             anyio.from_thread.run(hand_over, piece)
 
         def read() -> None:
-            read_ledger(self.database_url, _send, request, push)
+            read_ledger(self.database_url, _send, request, push, self.clock.wall_us())
 
         with send:
             try:
@@ -144,8 +147,14 @@ class ExportSessions:
                 session.fault = DatabaseUnavailable("the export failed; the log says why")
 
 
-def _send(connection: sa.Connection, request: ExportRequest, push: Callable[[bytes], None]) -> None:
+def _send(
+    connection: sa.Connection, request: ExportRequest, push: Callable[[bytes], None], now_us: int
+) -> None:
     export = open_export(
-        connection, request.order, parties=request.parties, pseudonym_key=request.pseudonym_key
+        connection,
+        request.order,
+        parties=request.parties,
+        pseudonym_key=request.pseudonym_key,
+        now_us=now_us,
     )
     send_csv(connection, export, push)
