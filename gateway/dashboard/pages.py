@@ -22,9 +22,12 @@ from gateway.dashboard.account_pages import AccountPages
 from gateway.dashboard.assets import Assets, load_assets
 from gateway.dashboard.books.frame import Books
 from gateway.dashboard.books.pages import book_routes
+from gateway.dashboard.budgets_pages import BudgetsPages
+from gateway.dashboard.desk import Desk
 from gateway.dashboard.figures import clock_time, day_query, request_lines, spend_table
 from gateway.dashboard.finance_pages import Calendar, FinancePages
 from gateway.dashboard.front import make_front
+from gateway.dashboard.keys_pages import KeysPages
 from gateway.dashboard.login_pages import CALLBACK_PATH, LoginPages
 from gateway.dashboard.requests_pages import AttemptReader, RequestsPages
 from gateway.dashboard.sessions import Sessions
@@ -77,6 +80,8 @@ class Dashboard:
         finance: A month, spend by anything, statements.
         requests: Single attempts and requests.
         books: What the pages of the month close share.
+        budgets: Where budgets stand, and setting them.
+        keys: Keys, and making them.
     """
 
     shell: Shell
@@ -89,6 +94,8 @@ class Dashboard:
     finance: FinancePages
     requests: RequestsPages
     books: Books
+    budgets: BudgetsPages
+    keys: KeysPages
 
     def router(self) -> APIRouter:
         """The routes as FastAPI wants them."""
@@ -103,6 +110,8 @@ class Dashboard:
             *self.finance.routes(),
             *self.requests.routes(),
             *book_routes(self.books),
+            *self.budgets.routes(),
+            *self.keys.routes(),
         )
         for method, path, endpoint in routes:
             router.add_api_route(path, endpoint, methods=[method], response_model=None)
@@ -169,6 +178,7 @@ def make_dashboard(
     login: LoginSettings,
     calendar: Calendar,
     finance: FinanceSettings,
+    desk: Desk,
     oidc_secret: str,
     teams: Callable[[], Collection[str]],
     providers: Callable[[], Collection[str]],
@@ -185,6 +195,7 @@ def make_dashboard(
         login: The operator's settings.
         calendar: How finance counts days.
         finance: How finance is kept.
+        desk: What the API does for people.
         oidc_secret: The client secret at the identity provider, empty for none.
         teams: Names of the configured teams of the moment.
         providers: Names of the configured providers of the moment.
@@ -217,6 +228,10 @@ def make_dashboard(
             calendar=calendar,
             shell=shell,
             key_name=lambda key_id: _key_name(directory(), key_id),
+        ),
+        budgets=BudgetsPages(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
+        keys=KeysPages(
+            ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell, teams=teams
         ),
         books=Books(
             calls=ledger,

@@ -36,12 +36,15 @@ from gateway.http.admin_models import (
     RequestParams,
     RequestView,
     RevokedKey,
+    RotatedKey,
+    RotationBody,
     SpendAnswer,
     SpendParams,
     StatusAnswer,
     TeamList,
     TeamView,
 )
+from gateway.http.key_rotation import rotate
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
 from gateway.ledger.errors import BadQuery
@@ -87,6 +90,13 @@ class AdminApi:
         )
         router.add_api_route(
             "/keys/{key_id}", self.revoke_key, methods=["DELETE"], summary="Revoke a key"
+        )
+        router.add_api_route(
+            "/keys/{key_id}/rotation",
+            self.rotate_key,
+            methods=["POST"],
+            status_code=201,
+            summary="Make a key's successor",
         )
         return router
 
@@ -154,6 +164,27 @@ class AdminApi:
         except errors.GatewayError:
             await self._calls.change_budget(msgspec.structs.replace(change, budget=None))
             raise
+
+    async def rotate_key(
+        self,
+        key_id: Annotated[str, Path(max_length=128)],
+        body: RotationBody,
+        within: Within,
+        asking: Asking,
+    ) -> RotatedKey:
+        """Make a key's successor with the same scope, limits and budgets; shown only now.
+
+        The key itself goes on for as long as asked, so that its clients can change over.
+        """
+        await self._check_may_revoke(key_id, within)
+        return await rotate(
+            self._service,
+            self._calls,
+            key_id,
+            grace_hours=body.grace_hours,
+            actor=asking.actor,
+            random_bytes=self._random_bytes,
+        )
 
     async def revoke_key(
         self, key_id: Annotated[str, Path(max_length=128)], within: Within, asking: Asking

@@ -105,9 +105,12 @@ class BudgetApi:
 
     async def list_budgets(self, within: Within) -> BudgetList:
         """List every budget in force and where its present window stands."""
+        return BudgetList(budgets=[BudgetView.of(one) for one in await self.reports(within)])
+
+    async def reports(self, within: Restriction) -> list[BudgetReport]:
+        """Every budget in force that may be seen."""
         reports = await self._calls.budget_reports()
-        seen = [report for report in reports if within.has(report.rule.team, "")]
-        return BudgetList(budgets=[BudgetView.of(report) for report in seen])
+        return [report for report in reports if within.has(report.rule.team, "")]
 
     async def put_budget(
         self, name: BudgetName, body: BudgetOrder, within: Within, asking: Asking

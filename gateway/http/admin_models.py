@@ -85,6 +85,25 @@ class CreatedKey(AdminModel):
     budget: KeyBudgetOrder | None = Field(description="Null: only its team's budgets count.")
 
 
+class RotationBody(AdminModel):
+    """How a key is replaced."""
+
+    grace_hours: int = Field(
+        default=72, ge=0, le=336, description="Hours for which the replaced key goes on."
+    )
+
+
+class RotatedKey(AdminModel):
+    """A key's successor that was just made; scope, limits and budgets are the same."""
+
+    key: str = Field(description="What clients send. Shown only now.")
+    key_id: str
+    team: str
+    name: str
+    replaces: str = Field(description="Id of the key that it replaces.")
+    replaced_until: datetime = Field(description="From then on the replaced key is void.")
+
+
 class RevokedKey(AdminModel):
     """A key that no worker takes any more."""
 

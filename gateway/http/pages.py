@@ -46,6 +46,7 @@ from gateway.http.messages import (
     request_id_headers,
 )
 from gateway.http.openapi_models import ErrorAnswer
+from gateway.http.page_desk import PageDesk
 from gateway.http.people_calls import PeopleCallsOverChannel
 from gateway.http.service import Service
 from gateway.http.spend_export import SpendExportApi
@@ -80,6 +81,8 @@ def make_pages(
         redirect_slashes=False,
         responses={"default": {"model": ErrorAnswer, "description": "A refusal"}},
     )
+    admin_api = admin.AdminApi(service, calls, random_bytes=random_bytes)
+    budget_api = admin_budgets.BudgetApi(service, calls)
     dashboard = make_dashboard(
         session_key=service.session_key,
         directory=lambda: service.directory,
@@ -94,6 +97,7 @@ def make_pages(
             cost_centres=service.reporting.cost_centres,
         ),
         finance=service.finance,
+        desk=PageDesk(admin=admin_api, budget_api=budget_api),
         oidc_secret=service.oidc_secret,
         teams=lambda: service.admission.teams,
         providers=lambda: {name.partition("/")[0] for name in service.admission.fleet.deployments},
@@ -101,8 +105,8 @@ def make_pages(
         random_bytes=random_bytes,
     )
     routers = [
-        admin.AdminApi(service, calls, random_bytes=random_bytes).router(),
-        admin_budgets.BudgetApi(service, calls).router(),
+        admin_api.router(),
+        budget_api.router(),
         admin_finance.FinanceApi(service, calls).router(),
         MachinesApi(service, calls).router(),
         admin_commitments.CommitmentApi(service, calls).router(),

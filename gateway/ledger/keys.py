@@ -88,6 +88,41 @@ def revoke_key(connection: sa.Connection, key_id: str, *, actor: str, now_us: in
     return stored[0]
 
 
+def expire_key(
+    connection: sa.Connection, key_id: str, at_us: int, *, actor: str, now_us: int
+) -> StoredKey:
+    """Make a key void from an instant on; one that is void by then already stays as it was.
+
+    Args:
+        connection: In a write transaction.
+        key_id: Its id.
+        at_us: Microseconds since the epoch.
+        actor: Who does it, for the audit log.
+        now_us: Of the audit log.
+
+    Raises:
+        UnknownKey: No key of that id was made here.
+    """
+    table = schema.api_key
+    is_later = sa.or_(table.c.expires_at_us.is_(None), table.c.expires_at_us > at_us)
+    is_in_use = sa.and_(table.c.key_id == key_id, table.c.disabled_at_us.is_(None), is_later)
+    done = connection.execute(sa.update(table).where(is_in_use).values(expires_at_us=at_us))
+    stored = _read(connection, table.c.key_id == key_id)
+    if not stored:
+        raise UnknownKey(f"no key with the id {key_id!r}; `fareway keys list` shows them")
+    if done.rowcount:
+        append_audit(
+            connection,
+            at_us=now_us,
+            actor=actor,
+            action="key.expire",
+            subject=key_id,
+            details={"expires_at_us": at_us},
+        )
+        raise_revision(connection, KEYS_REVISION)
+    return stored[0]
+
+
 def list_keys(connection: sa.Connection) -> tuple[StoredKey, ...]:
     """Every key, revoked ones included, by team and name, newest first within a name."""
     return _read(connection, sa.true())

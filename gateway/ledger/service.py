@@ -221,15 +221,19 @@ class LedgerService:
 
         return await self._write(create)
 
-    async def revoke_key(self, key_id: str, *, actor: str) -> int:
-        """Make a key void; returns the revision of the key directory from then on.
+    async def revoke_key(self, key_id: str, *, actor: str, at_us: int | None = None) -> int:
+        """Make a key void, at once or from an instant on; returns the directory's new revision.
 
         Raises:
             UnknownKey: No key of that id was made here.
         """
 
         def revoke(connection: sa.Connection) -> int:
-            keys.revoke_key(connection, key_id, actor=actor, now_us=self._clock.wall_us())
+            now_us = self._clock.wall_us()
+            if at_us is not None and at_us > now_us:
+                keys.expire_key(connection, key_id, at_us, actor=actor, now_us=now_us)
+            else:
+                keys.revoke_key(connection, key_id, actor=actor, now_us=now_us)
             return keys.load_all_keys(connection)[0]
 
         return await self._write(revoke)

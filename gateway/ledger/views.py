@@ -342,7 +342,9 @@ class KeyRevocation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key_id: Its id.
         actor: Who does it, for the audit log.
+        at_us: From when on, microseconds since the epoch; None for at once.
     """
 
     key_id: str
     actor: str
+    at_us: int | None = None

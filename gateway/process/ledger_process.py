@@ -244,7 +244,9 @@ class LedgerProcess:
         return await self._records()
 
     async def _revoke_key(self, revocation: KeyRevocation) -> list[KeyRecord]:
-        await self._started().revoke_key(revocation.key_id, actor=revocation.actor)
+        await self._started().revoke_key(
+            revocation.key_id, actor=revocation.actor, at_us=revocation.at_us
+        )
         return await self._records()
 
     async def _load_keys(self, _params: None) -> list[KeyRecord]:

@@ -30,6 +30,10 @@ class PageReader(HTMLParser):
         self.feed(html)
         self.close()
         assert self._open == [], "every element that was opened is closed"
+        self.tables = {
+            name: [[" ".join(cell.split()) for cell in row] for row in rows]
+            for name, rows in self.tables.items()
+        }
         self.text = " ".join(" ".join(self._words).split())
 
     def handle_starttag(self, tag, attrs) -> None:
@@ -55,7 +59,6 @@ class PageReader(HTMLParser):
         if self._open and self._open[-1] != "title":
             self._words.append(data)
         if {"td", "th"} & set(self._open):
-            row = self.tables[self._table][-1]
-            row[-1] = " ".join(f"{row[-1]}{data}".split())
+            self.tables[self._table][-1][-1] += data
         elif "caption" in self._open:
             self.captions[self._table] += data

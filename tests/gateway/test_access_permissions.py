@@ -48,6 +48,12 @@ GET /ui/month                           a             a               -         
 GET /ui/spend                           a             a               -              a              a           t           t         -        t
 GET /ui/spend.csv                       a             a               -              a              a           t           t         -        t
 GET /ui/statement                       a             a               -              a              a           t           t         -        t
+POST /admin/v1/keys/{key_id}/rotation   a             a               -              -              -           t           k         -        -
+GET /ui/budgets                         a             a               -              a              a           t           t         a        -
+POST /ui/budgets                        a             a               -              -              a           t           -         -        -
+GET /ui/keys                            a             a               -              -              -           t           k         a        -
+POST /ui/keys                           a             a               -              -              -           t           k         -        -
+POST /ui/keys/{key_id}                  a             a               -              -              -           t           k         -        -
 GET /ui/requests                        a             a               -              a              a           t           t         a        t
 GET /ui/requests/{request_id}           a             a               -              a              a           t           t         a        t
 GET /admin/v1/requests                  a             a               -              a              a           t           t         a        t

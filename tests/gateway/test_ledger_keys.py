@@ -94,6 +94,18 @@ def test_an_unknown_key_cannot_be_revoked(connection):
     assert list(audit_faults(connection)) == []
 
 
+def test_a_key_is_made_void_from_an_instant_on_and_never_later_than_it_was(connection):
+    create(connection, record(expires_at_us=None))
+    later = keys.expire_key(connection, "abcdefghjkmn", NOON_US + 5, actor="a", now_us=NOON_US)
+    assert later.record.expires_at_us == NOON_US + 5
+    revision, _ = keys.load_all_keys(connection)
+    again = keys.expire_key(connection, "abcdefghjkmn", NOON_US + 9, actor="a", now_us=NOON_US)
+    assert again == later
+    assert keys.load_all_keys(connection)[0] == revision
+    with pytest.raises(UnknownKey):
+        keys.expire_key(connection, "nothing", NOON_US, actor="a", now_us=NOON_US)
+
+
 def test_the_audit_log_is_a_chain_that_shows_edits(connection):
     create(connection, record())
     create(connection, record("other", name="other"))

@@ -1,0 +1,144 @@
+"""A key's successor: the same scope, limits and budgets under another text and another name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from gateway import errors
+from gateway.auth.directory import KeyRecord, KeySource
+from gateway.auth.keys import RandomBytes, make_key
+from gateway.budgets.messages import BudgetChange, BudgetDeclaration, BudgetReport
+from gateway.clock import from_microseconds
+from gateway.http.admin_models import RotatedKey
+from gateway.http.service import Service
+from gateway.http.supervisor_calls import SupervisorCalls
+from gateway.ledger.views import KeyCreation, KeyRevocation, StoredKey
+
+_HOUR_US = 3_600_000_000
+_NAME_CHARACTERS_MAX = 128
+_NUMBER_CHARACTERS = 7
+"""Of the number behind a successor's name, with its space."""
+
+
+async def rotate(
+    service: Service,
+    calls: SupervisorCalls,
+    key_id: str,
+    *,
+    grace_hours: int,
+    actor: str,
+    random_bytes: RandomBytes,
+) -> RotatedKey:
+    """Make a key's successor; the key itself goes on for as long as asked.
+
+    Args:
+        service: The worker's parts.
+        calls: The supervisor.
+        key_id: Of the key that is replaced.
+        grace_hours: How long it goes on; 0 for not at all.
+        actor: Who does it, for the audit log.
+        random_bytes: A cryptographic source.
+
+    Raises:
+        KeyConflict: The key is declared in the configuration file, or void.
+        KeyNotFound: There is none.
+    """
+    now_us = service.clock.wall_us()
+    made = await calls.list_keys()
+    old = _rotatable(key_id, made, service.directory.record(key_id), now_us)
+    key = make_key("live", random_bytes)
+    known = [*(one.record for one in made), *service.directory.records]
+    record = msgspec.structs.replace(
+        old.record,
+        key_id=key.key_id,
+        digest=service.hash_token(key.text.encode("ascii")),
+        name=successor_name(
+            old.record.name, {one.name for one in known if one.team == old.record.team}
+        ),
+    )
+    budgets = [
+        _budget_for(report, key.key_id, number)
+        for number, report in enumerate(await calls.budget_reports(), start=1)
+        if report.rule.key_id == key_id
+    ]
+    await _create(calls, KeyCreation(record=record, actor=actor, owner=old.owner), budgets)
+    until_us = now_us + grace_hours * _HOUR_US
+    try:
+        await calls.revoke_key(KeyRevocation(key_id=key_id, actor=actor, at_us=until_us))
+    except errors.GatewayError:
+        # Nobody has seen the successor, and nobody will.
+        await calls.revoke_key(KeyRevocation(key_id=key.key_id, actor=actor))
+        raise
+    return RotatedKey(
+        key=key.text,
+        key_id=key.key_id,
+        team=record.team,
+        name=record.name,
+        replaces=key_id,
+        replaced_until=from_microseconds(until_us),
+    )
+
+
+def successor_name(name: str, taken: Collection[str]) -> str:
+    """What a key's successor is called: `ci 2` after `ci`, `ci 3` after `ci 2`."""
+    stem, _, last = name.rpartition(" ")
+    is_numbered = bool(stem) and last.isascii() and last.isdigit() and len(last) < 6
+    base, number = (stem, int(last)) if is_numbered else (name, 1)
+    while True:
+        number += 1
+        wanted = f"{base[: _NAME_CHARACTERS_MAX - _NUMBER_CHARACTERS].rstrip()} {number}"
+        if wanted not in taken:
+            return wanted
+
+
+async def _create(
+    calls: SupervisorCalls, creation: KeyCreation, budgets: Sequence[BudgetDeclaration]
+) -> None:
+    """Make a key; its budgets first, so that at no moment it may spend more."""
+    changes = [BudgetChange(name=one.name, budget=one, actor=creation.actor) for one in budgets]
+    done: list[BudgetChange] = []
+    try:
+        for change in changes:
+            await calls.change_budget(change)
+            done.append(change)
+        await calls.create_key(creation)
+    except errors.GatewayError:
+        for change in done:
+            await calls.change_budget(msgspec.structs.replace(change, budget=None))
+        raise
+
+
+def _rotatable(
+    key_id: str, made: Sequence[StoredKey], record: KeyRecord | None, now_us: int
+) -> StoredKey:
+    if record is not None and record.source is KeySource.FILE:
+        raise errors.KeyConflict(
+            f"key {key_id!r} is declared in the configuration file; change its value there",
+            param="key_id",
+        )
+    stored = next((one for one in made if one.record.key_id == key_id), None)
+    if stored is None:
+        raise errors.KeyNotFound(f"no key with the id {key_id!r}; `fareway keys list` shows them")
+    expires_us = stored.record.expires_at_us
+    if stored.record.disabled or (expires_us is not None and expires_us <= now_us):
+        raise errors.KeyConflict(f"key {key_id!r} is void; make a new one", param="key_id")
+    return stored
+
+
+def _budget_for(report: BudgetReport, key_id: str, number: int) -> BudgetDeclaration:
+    """A key's budget for its successor; the number tells several of one window apart."""
+    rule = report.rule
+    return BudgetDeclaration(
+        name=f"key {key_id}, {rule.window.value} {number}",
+        scope=rule.scope,
+        team=rule.team,
+        key_id=key_id,
+        limit_pico_usd=rule.limit_pico_usd,
+        window=rule.window,
+        time_zone=rule.time_zone,
+        fiscal_month=rule.fiscal_month,
+        on_exceed=rule.on_exceed,
+        alerts_at=report.alerts_at,
+    )
