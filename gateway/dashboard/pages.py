@@ -5,7 +5,7 @@ Rows are filtered by the query, never by the template: what a team may not see i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -65,6 +65,33 @@ class LedgerReader(AttemptReader, Protocol):
         ...
 
 
+class Routed(Protocol):
+    """Some pages."""
+
+    def routes(self) -> Iterator[tuple[str, str, Callable[..., object]]]:
+        """Method, path below `/ui`, and what answers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What pages of figures are made with.
+
+    Attributes:
+        ledger: Where the numbers come from.
+        desk: What the API does for people.
+        clock: Time.
+        calendar: How days are counted.
+        shell: What pages share.
+    """
+
+    ledger: LedgerReader
+    desk: Desk
+    clock: Clock
+    calendar: Calendar
+    shell: Shell
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
     """The pages.
@@ -78,10 +105,8 @@ class Dashboard:
         account: Pages about whoever looks.
         users: Pages about everybody.
         finance: A month, spend by anything, statements.
-        requests: Single attempts and requests.
+        more: Requests, budgets, keys.
         books: What the pages of the month close share.
-        budgets: Where budgets stand, and setting them.
-        keys: Keys, and making them.
     """
 
     shell: Shell
@@ -92,10 +117,8 @@ class Dashboard:
     account: AccountPages
     users: UsersPages
     finance: FinancePages
-    requests: RequestsPages
+    more: Sequence[Routed]
     books: Books
-    budgets: BudgetsPages
-    keys: KeysPages
 
     def router(self) -> APIRouter:
         """The routes as FastAPI wants them."""
@@ -108,10 +131,8 @@ class Dashboard:
             *self.account.routes(),
             *self.users.routes(),
             *self.finance.routes(),
-            *self.requests.routes(),
             *book_routes(self.books),
-            *self.budgets.routes(),
-            *self.keys.routes(),
+            *(route for pages in self.more for route in pages.routes()),
         )
         for method, path, endpoint in routes:
             router.add_api_route(path, endpoint, methods=[method], response_model=None)
@@ -222,16 +243,10 @@ def make_dashboard(
         account=AccountPages(shell=shell),
         users=UsersPages(shell=shell, teams=teams),
         finance=FinancePages(ledger=ledger, clock=clock, calendar=calendar, shell=shell),
-        requests=RequestsPages(
-            ledger=ledger,
-            clock=clock,
-            calendar=calendar,
-            shell=shell,
+        more=_more(
+            Bench(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
             key_name=lambda key_id: _key_name(directory(), key_id),
-        ),
-        budgets=BudgetsPages(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
-        keys=KeysPages(
-            ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell, teams=teams
+            teams=teams,
         ),
         books=Books(
             calls=ledger,
@@ -240,6 +255,22 @@ def make_dashboard(
             settings=finance,
             providers=providers,
             teams=teams,
+        ),
+    )
+
+
+def _more(
+    bench: Bench, *, key_name: Callable[[str], str], teams: Callable[[], Collection[str]]
+) -> Sequence[Routed]:
+    ledger, desk, shell = bench.ledger, bench.desk, bench.shell
+    clock, calendar = bench.clock, bench.calendar
+    return (
+        RequestsPages(
+            ledger=ledger, clock=clock, calendar=calendar, shell=shell, key_name=key_name
+        ),
+        BudgetsPages(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
+        KeysPages(
+            ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell, teams=teams
         ),
     )
 

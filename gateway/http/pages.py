@@ -89,13 +89,7 @@ def make_pages(
         ledger=calls,
         people=people,
         login=service.login,
-        calendar=Calendar(
-            zone=service.finance.time_zone,
-            fiscal_month=service.finance.fiscal_year_start_month,
-            cost_tags=tuple(service.finance.cost_tags),
-            organisation=service.finance.organisation,
-            cost_centres=service.reporting.cost_centres,
-        ),
+        calendar=_calendar(service),
         finance=service.finance,
         desk=PageDesk(admin=admin_api, budget_api=budget_api),
         oidc_secret=service.oidc_secret,
@@ -133,6 +127,17 @@ def make_pages(
         is_our_call=lambda scope: dashboard.shell.is_our_call(Request(scope)),
     )
     return Gate(service, app, entrance=entrance, dashboard=dashboard)
+
+
+def _calendar(service: Service) -> Calendar:
+    finance = service.finance
+    return Calendar(
+        zone=finance.time_zone,
+        fiscal_month=finance.fiscal_year_start_month,
+        cost_tags=tuple(finance.cost_tags),
+        organisation=finance.organisation,
+        cost_centres=service.reporting.cost_centres,
+    )
 
 
 class Gate:
