@@ -33,7 +33,7 @@ from gateway.cli.fitting import (
     memory_bytes,
 )
 from gateway.cli.options import ConfigOption, JsonOption
-from gateway.clock import Clock, system_clock
+from gateway.clock import Clock, from_microseconds, system_clock
 from gateway.process.engines import READY, STARTING
 from gateway.process.messages import ServiceStatus
 from gateway.process.preflight import require_collector, require_provider_keys
@@ -151,6 +151,7 @@ def examine(config: Path | None, *, clock: Clock) -> Iterator[Check]:
     if loaded is not None:
         yield check_spool(loaded)
         yield check_database(loaded)
+        yield from check_daily(loaded)
         yield anyio.run(check_gateway, loaded)
 
 
@@ -335,6 +336,32 @@ def check_database(loaded: LoadedConfig) -> Check:
         return Check(name="database", verdict=Verdict.BROKEN, detail=detail)
     detail = f"{shown.removeprefix('sqlite:///')} answers, {len(keys)} keys made here"
     return Check(name="database", verdict=Verdict.OK, detail=detail)
+
+
+def check_daily(loaded: LoadedConfig) -> Iterator[Check]:
+    """What the last daily check of the ledger found; nothing while there was none."""
+    from gateway.ledger.check_plan import load_state  # heavy, like the check before
+    from gateway.ledger.errors import LedgerError
+    from gateway.ledger.reading import read_ledger
+
+    try:
+        state = read_ledger(connection_url(loaded, environ=process_environ()), load_state)
+    except (LedgerError, SettingsError):
+        return  # told by the check of the database
+    if not state.finished_at_us:
+        return
+    at = from_microseconds(state.finished_at_us)
+    detail = f"{at:%Y-%m-%d %H:%M} UTC, {state.days} days, {state.findings} findings"
+    if state.told:
+        detail += f": {'; '.join(state.told)}"
+    if state.faulty_days:
+        detail += ". Sums are made anew by `fareway ledger verify --rebuild`"
+    yield Check(
+        name="daily check",
+        verdict=Verdict.BROKEN if state.findings else Verdict.OK,
+        detail=detail,
+        facts={"finished_at_us": state.finished_at_us, "findings": state.findings},
+    )
 
 
 async def check_gateway(loaded: LoadedConfig) -> Check:

@@ -14,6 +14,7 @@ from gateway.ledger import schema
 from gateway.ledger.dialects import Lock, take
 
 _FIRST = bytes(32)
+_PAGE_LINES = 5_000
 
 
 def append_audit(
@@ -44,18 +45,40 @@ def append_audit(
     )
 
 
+class ChainWalk:
+    """Follows the chain from its first line, a page at a time; pages may be transactions apart.
+
+    Attributes:
+        is_at_end: Whether the last page was the last one.
+    """
+
+    def __init__(self) -> None:
+        self.is_at_end = False
+        self._after = 0
+        self._expected = _FIRST
+
+    def page(self, connection: sa.Connection) -> list[str]:
+        """Lines of the next page that are not what was written, or do not follow their line."""
+        table = schema.audit_log
+        wanted = sa.select(table).where(table.c.seq > self._after).order_by(table.c.seq)
+        rows = connection.execute(wanted.limit(_PAGE_LINES)).all()
+        self.is_at_end = len(rows) < _PAGE_LINES
+        faults: list[str] = []
+        for row in cast("Sequence[tuple[int, int, str, str, str, object, bytes, bytes]]", rows):
+            seq, at_us, actor, action, subject, details, previous_hash, stored = row
+            if previous_hash != self._expected:
+                faults.append(f"audit line {seq} does not follow the line before it")
+            if stored != _chain(previous_hash, (at_us, actor, action, subject, details)):
+                faults.append(f"audit line {seq} was changed")
+            self._after, self._expected = seq, stored
+        return faults
+
+
 def audit_faults(connection: sa.Connection) -> Iterator[str]:
     """Lines that are not what was written, or do not follow the line before."""
-    table = schema.audit_log
-    expected = _FIRST
-    rows = connection.execute(sa.select(table).order_by(table.c.seq)).all()
-    for row in cast("Sequence[tuple[int, int, str, str, str, object, bytes, bytes]]", rows):
-        seq, at_us, actor, action, subject, details, previous_hash, stored = row
-        if previous_hash != expected:
-            yield f"audit line {seq} does not follow the line before it"
-        if stored != _chain(previous_hash, (at_us, actor, action, subject, details)):
-            yield f"audit line {seq} was changed"
-        expected = stored
+    walk = ChainWalk()
+    while not walk.is_at_end:
+        yield from walk.page(connection)
 
 
 def verify_audit(connection: sa.Connection) -> AuditVerification:

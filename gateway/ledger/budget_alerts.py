@@ -35,6 +35,8 @@ _RETRY_S_MAX = 3_600
 _CLAIM_US = 60 * 1_000_000
 """Whoever posts an alert keeps it to itself for so long; whoever dies meanwhile loses nothing."""
 _WEBHOOKS = "alert_webhooks"
+_NO_BUDGET = 0
+"""Budgets are numbered from 1."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,21 +117,61 @@ def _cross(
     now_us: int,
 ) -> None:
     document = alert_document(budget.rule, state, percent=percent, at_us=now_us)
+    _add(
+        connection,
+        budget_id=state.budget_id,
+        window_start_us=state.window_start_us,
+        percent=percent,
+        document=document,
+        now_us=now_us,
+    )
+    _log.warning("budget %s has reached %d %% of its limit", budget.rule.name, percent)
+
+
+def tell(connection: sa.Connection, document: Mapping[str, object], *, now_us: int) -> None:
+    """Have every webhook hear of something that is no budget's threshold.
+
+    Args:
+        connection: In a transaction that may write.
+        document: What is posted; no content, no key.
+        now_us: Now.
+    """
+    _add(
+        connection,
+        budget_id=_NO_BUDGET,
+        window_start_us=now_us,
+        percent=0,
+        cleared_at_us=now_us,
+        document=document,
+        now_us=now_us,
+    )
+
+
+def _add(
+    connection: sa.Connection,
+    *,
+    budget_id: int,
+    window_start_us: int,
+    percent: int,
+    document: Mapping[str, object],
+    now_us: int,
+    cleared_at_us: int | None = None,
+) -> None:
+    """An alert, with a row for each webhook that is to hear of it."""
     table = budget_schema.budget_alert
     added = (
         insert_into(connection.dialect.name, table)
         .values(
-            budget_id=state.budget_id,
-            window_start_us=state.window_start_us,
+            budget_id=budget_id,
+            window_start_us=window_start_us,
             percent=percent,
             at_us=now_us,
-            cleared_at_us=None,
+            cleared_at_us=cleared_at_us,
             document=document,
         )
         .returning(table.c.id)
     )
     alert_id = cast("int", connection.execute(added).scalar_one())
-    _log.warning("budget %s has reached %d %% of its limit", budget.rule.name, percent)
     webhooks = _load_webhooks(connection)
     if webhooks:
         connection.execute(

@@ -123,7 +123,16 @@ def load_period_meters(
 
 def meter_faults(connection: sa.Connection, expected: MeterSums) -> Iterator[str]:
     """Cells that differ from the events' lines; a cell of zeros is as good as none."""
-    stored = _stored_cells(connection)
+    return _faults(connection, _stored_cells(connection), expected)
+
+
+def day_meter_faults(connection: sa.Connection, expected: MeterSums, day_us: int) -> Iterator[str]:
+    """The same for the cells of one day alone."""
+    cells = _load_cells(connection, day_us, day_us + DAY_US, by_day=True)
+    return _faults(connection, cells, expected)
+
+
+def _faults(connection: sa.Connection, stored: MeterCells, expected: MeterSums) -> Iterator[str]:
     nothing = [0] * len(METER_SUMS)
     # Of months that were dropped the sums alone are there.
     kept_from_us = partitions.kept_from_us(connection)

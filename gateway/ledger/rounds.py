@@ -93,6 +93,8 @@ class LoaderStats:
     backlog_bytes: int = 0
     backlog_records: int = 0
     backlog_age_ms: int = 0
+    checked_at_s: int = 0
+    check_findings: int = 0
     news_age_ms: int = 0
     news_fault: str = ""
 

@@ -6,6 +6,7 @@ import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -27,7 +28,16 @@ from gateway.budgets.messages import (
     LeaseRequest,
 )
 from gateway.clock import Clock, uuid7_maker
-from gateway.ledger import attempts, budget_leases, budgets, keys, migrate, node, partitions
+from gateway.ledger import (
+    attempts,
+    budget_leases,
+    budgets,
+    keys,
+    migrate,
+    node,
+    partitions,
+    rebuild,
+)
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
@@ -35,7 +45,9 @@ from gateway.ledger.errors import DatabaseUnavailable, LedgerError
 from gateway.ledger.faults import explaining
 from gateway.ledger.loader import Loader
 from gateway.ledger.news import News
+from gateway.ledger.nightly import Nightly
 from gateway.ledger.people_desk import PeopleDesk
+from gateway.ledger.rebuild import RebuiltDay
 from gateway.ledger.recent import recent_requests
 from gateway.ledger.report_corrections import answer_spend_query
 from gateway.ledger.rounds import LoaderLimits, LoaderStats
@@ -68,6 +80,7 @@ class LedgerService:
         rng: For ids of leases.
         keep_events_months: As `retention.events_months`.
         cost_tags: Those that have sums of their own; None leaves that as it is.
+        check_hour: As `storage.check_hour`.
         password_cost: What a password's hash costs; that of `PasswordCost` when None.
         on_news: Called after keys or budgets have changed, by whatever machine, where several can;
             raises `ChannelError` where that was not taken, and is called again then.
@@ -84,6 +97,7 @@ class LedgerService:
         rng: random.Random | None = None,
         keep_events_months: int | None = None,
         cost_tags: tuple[str, ...] | None = None,
+        check_hour: int | None = None,
         password_cost: PasswordCost | None = None,
         on_news: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -97,6 +111,10 @@ class LedgerService:
         self._loader = Loader(self._writer, spool_root, clock=clock, limits=limits)
         self._alerts = AlertSender(self._read, self._write, clock=clock)
         self._cost_tags = cost_tags
+        self.nightly = Nightly(
+            database_url=database_url, write=self._write, clock=clock, hour=check_hour
+        )
+        """The daily check."""
         self._news: News | None = None
         if on_news is not None and is_postgresql(database_url):
             self._news = News(database_url, on_news, clock=clock)
@@ -127,6 +145,7 @@ class LedgerService:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._alerts.run)
                 tasks.start_soon(self._maintain)
+                tasks.start_soon(self.nightly.run)
                 if self._news is not None:
                     tasks.start_soon(self._news.run)
                 await self._loader.run()
@@ -200,8 +219,10 @@ class LedgerService:
         await self._loader.flush()
 
     def stats(self) -> LoaderStats:
-        """What was loaded and what waits, and whether other machines are heard of."""
-        stats = self._loader.stats
+        """What was loaded and waits, how the last check went, whether others are heard of."""
+        stats, checked = self._loader.stats, self.nightly.state
+        stats.checked_at_s = checked.finished_at_us // 1_000_000
+        stats.check_findings = checked.findings
         if self._news is not None:
             stats.news_age_ms = round(self._news.age_s * 1_000)
             stats.news_fault = self._news.fault
@@ -356,6 +377,22 @@ class LedgerService:
     async def verify(self) -> Verification:
         """Check the database and the spools."""
         return await self._read(verify, self._spool_root)
+
+    async def rebuild_sums(self, *, actor: str) -> tuple[RebuiltDay, ...]:
+        """Make the sums anew of every day on which they are not those of the events.
+
+        Each day is a transaction, during which nothing is loaded, and a line in the audit log.
+
+        Raises:
+            DatabaseUnavailable: The database did not answer; days that are done stay done.
+        """
+        now_us = self._clock.wall_us()
+        done: list[RebuiltDay] = []
+        for day_us in await self.read_apart(partial(rebuild.days_of, now_us=now_us)):
+            if await self.read_apart(partial(rebuild.is_wrong, day_us=day_us)):
+                mend = partial(rebuild.rebuild_day, day_us=day_us, actor=actor, now_us=now_us)
+                done.append(await self.write_apart(mend))
+        return tuple(done)
 
     async def read_apart(self, run: Callable[[sa.Connection], T]) -> T:
         """Read on a connection of its own, in a thread: for what takes long."""

@@ -25,6 +25,7 @@ from gateway.ledger import (
     budget_buckets,
     budget_leases,
     budgets,
+    check_plan,
     cost_tags,
     periods,
     schema,
@@ -194,7 +195,7 @@ class Store:
                     )
                     deltas.release(intent)
             budget_buckets.ensure(connection, self._budgets, deltas.windows)
-            self._insert_events(connection, rows, roll_ups)
+            self._insert_events(connection, rows, roll_ups, now_us=now_us)
             self._book_budgets(connection, deltas, now_us=now_us)
             _take_intents(connection, ids)
             closed.add(Applied(events=len(rows), lost=len(rows)))
@@ -213,17 +214,18 @@ class Store:
             intents = statements.insert_intents(connection.dialect.name)
             connection.exec_driver_sql(intents, changes.opened)
         quarantined = quarantine(connection, changes.refused, now_us=now_us, node=self.node)
-        self._insert_events(connection, changes.rows, changes.roll_ups)
+        self._insert_events(connection, changes.rows, changes.roll_ups, now_us=now_us)
         add_meter_cells(connection, changes.meters, rate_ids)
         return Applied(events=len(changes.rows), replays=changes.replays, quarantined=quarantined)
 
     def _insert_events(
-        self, connection: sa.Connection, rows: list[Values], roll_ups: RollUps
+        self, connection: sa.Connection, rows: list[Values], roll_ups: RollUps, *, now_us: int
     ) -> None:
         """Insert new entries and add what they sum up to; none of them is known."""
         if not rows:
             return
-        self._partitions.ensure(connection, (cast("int", row[_AT_US]) for row in rows))
+        instants_us = [cast("int", row[_AT_US]) for row in rows]
+        self._partitions.ensure(connection, instants_us)
         dialect = connection.dialect.name
         add_rows(
             connection,
@@ -233,6 +235,7 @@ class Store:
             rows,
         )
         add_cells(connection, roll_ups)
+        check_plan.note_touched(connection, instants_us, now_us=now_us)
         periods.note_late(connection, rows)
 
 

@@ -9,16 +9,16 @@ from typing import cast
 import msgspec
 import sqlalchemy as sa
 
-from gateway.clock import from_microseconds
 from gateway.ledger import cost_tags, node, partitions, schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.booking import Row
 from gateway.ledger.budget_checks import budget_faults
+from gateway.ledger.day_checks import cell_faults, stored_cells
 from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.meter_sums import MeterSums
 from gateway.ledger.meters import meter_faults
 from gateway.ledger.month_digest import close_faults
-from gateway.ledger.roll_ups import ROLL_UPS, SUM_COLUMNS, Cells, RollUps, RollUpTable, whole
+from gateway.ledger.roll_ups import ROLL_UPS, Cells, RollUps, RollUpTable, whole
 from gateway.ledger.schema import METERS
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader
 from gateway.ledger.store import load_cursors
@@ -166,28 +166,11 @@ def _list_line_faults(row: Row, meter: str, units: int, listed: Sequence[int]) -
 
 
 def _cell_faults(connection: sa.Connection, one: RollUpTable, expected: Cells) -> Iterator[str]:
-    """Cells that differ from the events; a cell of zeros is as good as none."""
-    table, key = one.table, one.key
-    columns = (*(table.c[name] for name in key), *(table.c[name] for name in SUM_COLUMNS))
-    statement = cast("sa.Select[tuple[int]]", sa.select(*columns))
-    found = cast("Sequence[tuple[int, ...]]", connection.execute(statement).all())
-    stored = {tuple(row[: len(key)]): tuple(row[len(key) :]) for row in found}
-    nothing = (0,) * len(SUM_COLUMNS)
-    # Of months that were dropped the sums alone are there.
-    kept_from_us = partitions.kept_from_us(connection)
-    for place in sorted(stored.keys() | expected.keys()):
-        if place[0] < kept_from_us:
-            continue
-        should = tuple(expected.get(place, nothing))
-        holds = stored.get(place, nothing)
-        if should != holds:
-            wrong = ", ".join(
-                f"{name} is {has}, the events say {want}"
-                for name, has, want in zip(SUM_COLUMNS, holds, should, strict=True)
-                if has != want
-            )
-            at = from_microseconds(place[0]).isoformat()
-            yield f"{table.name} at {at} {place[1:]}: {wrong}"
+    """Cells that differ from the events; of months that were dropped the sums alone are there."""
+    from_us = partitions.kept_from_us(connection)
+    stored = stored_cells(connection, one, from_us)
+    kept = {place: sums for place, sums in expected.items() if place[0] >= from_us}
+    yield from cell_faults(one, stored, kept, what="events")
 
 
 def _database_faults(connection: sa.Connection) -> Iterator[str]:

@@ -63,6 +63,7 @@ from gateway.ledger import errors
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.people_desk import PeopleDesk
+from gateway.ledger.rebuild import RebuiltDay
 from gateway.ledger.rounds import LoaderStats
 from gateway.ledger.service import LedgerService
 from gateway.ledger.verify import Verification
@@ -171,6 +172,7 @@ class LedgerProcess:
             "export_close": _answer(int, self._export_close),
             "flush": _answer(type(None), self._flush),
             "verify": _answer(type(None), self._verify),
+            "rebuild_sums": _answer(str, self._rebuild_sums),
             "stats": _answer(type(None), self._stats),
             **self._people_methods(),
         }
@@ -214,6 +216,7 @@ class LedgerProcess:
             clock=self._clock,
             keep_events_months=start.keep_events_months,
             cost_tags=start.cost_tags,
+            check_hour=start.check_hour,
             password_cost=self._password_cost,
             on_news=self._tell_news,
         )
@@ -325,6 +328,9 @@ class LedgerProcess:
 
     async def _verify(self, _params: None) -> Verification:
         return await self._started().verify()
+
+    async def _rebuild_sums(self, actor: str) -> tuple[RebuiltDay, ...]:
+        return await self._started().rebuild_sums(actor=actor)
 
     async def _stats(self, _params: None) -> LoaderStats:
         return self._started().stats()

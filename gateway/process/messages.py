@@ -136,6 +136,7 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
         log_format: `json` or `text`, for the process's log lines.
         keep_events_months: As `retention.events_months`.
         cost_tags: Cost tags that have sums of their own.
+        check_hour: As `storage.check_hour`.
     """
 
     database_url: str
@@ -143,6 +144,7 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "json"
     keep_events_months: int | None = None
     cost_tags: tuple[str, ...] = ()
+    check_hour: int | None = None
 
 
 class EngineSpeed(msgspec.Struct, frozen=True, kw_only=True):

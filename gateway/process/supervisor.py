@@ -80,7 +80,7 @@ FORCED_STOP_S = 2.0
 next start."""
 
 FINANCE_TIMEOUT_S = 600.0
-"""Reading a large file, or comparing a month of many attempts."""
+"""Reading a large file, comparing a month of many attempts, or adding them up anew."""
 BUDGETS_WAIT_S = 15.0
 """How long the start waits for a ledger process that has to tell the budgets; clients of budgets
 are told to come back from then on."""
@@ -340,6 +340,7 @@ class Supervisor:
             log_format=self.loaded.settings.telemetry.log_format,
             keep_events_months=self.loaded.settings.retention.events_months,
             cost_tags=self.loaded.settings.finance.cost_tags,
+            check_hour=self.loaded.settings.storage.check_hour,
         )
 
     async def _take_keys(self, keys: list[KeyRecord]) -> None:
@@ -391,11 +392,16 @@ class Supervisor:
                 logger.warning("the ledger process did not stop cleanly: %s", error)
             tasks.cancel_scope.cancel()
 
-    async def _call_ledger(self, name: str, params: object, *, result_type: type[T]) -> T:
+    async def _call_ledger(
+        self,
+        name: str,
+        params: object,
+        *,
+        result_type: type[T],
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> T:
         child = await self._ready_ledger()
-        return await child.channel.call(
-            name, params, result_type=result_type, timeout_s=CALL_TIMEOUT_S
-        )
+        return await child.channel.call(name, params, result_type=result_type, timeout_s=timeout_s)
 
     async def _ready_ledger(self) -> Child:
         with anyio.move_on_after(LEDGER_WAIT_S):
@@ -416,7 +422,10 @@ class Supervisor:
             "status": method(type(None), self._status),
             "create_key": method(KeyCreation, self._create_key),
             "revoke_key": method(KeyRevocation, self._revoke_key),
-            "finance": Method(params_type=object, run=self._finance),
+            **{
+                name: Method(params_type=object, run=self._forwarder(name, FINANCE_TIMEOUT_S))
+                for name in ("finance", "rebuild_sums")
+            },
             **self._budgets.methods(),
             "metrics": method(type(None), self._metrics),
             "last_metrics": method(Snapshot, self._last_metrics),
@@ -426,9 +435,11 @@ class Supervisor:
             },
         }
 
-    def _forwarder(self, name: str) -> Callable[[object, Sequence[int]], Awaitable[object]]:
+    def _forwarder(
+        self, name: str, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Callable[[object, Sequence[int]], Awaitable[object]]:
         async def forward(params: object, _fds: Sequence[int]) -> object:
-            return await self._call_ledger(name, params, result_type=object)
+            return await self._call_ledger(name, params, result_type=object, timeout_s=timeout_s)
 
         return forward
 
@@ -459,12 +470,6 @@ class Supervisor:
             speeds=await self._speeds(),
             config_digest=self._fleet.served.digest,
             reload_fault=self._reloader.fault,
-        )
-
-    async def _finance(self, request: object, _fds: Sequence[int]) -> object:
-        child = await self._ready_ledger()
-        return await child.channel.call(
-            "finance", request, result_type=object, timeout_s=FINANCE_TIMEOUT_S
         )
 
     async def _metrics(self, _params: None, _fds: Sequence[int]) -> bytes:

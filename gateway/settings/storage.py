@@ -67,6 +67,9 @@ class StorageSettings(Section):
     """`group`: on disk within 20 ms; `strict`: on disk before an attempt is dispatched."""
     content_log: Literal["none", "hashes"] = "none"
     """What is kept of prompts and answers: nothing, or keyed hashes."""
+    check_hour: int | None = Field(default=3, ge=0, le=23)
+    """Hour of the day, in UTC, after which one machine checks the sums of the days that were
+    touched against their events; `null` for never."""
 
     @property
     def database_password(self) -> SecretReference | None:

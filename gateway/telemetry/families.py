@@ -203,6 +203,12 @@ LEDGER_FAMILIES: Mapping[str, Family] = {
     "fareway_ledger_failed_rounds_total": Family(
         kind=Kind.COUNTER, help="Rounds of loading that the database did not take."
     ),
+    "fareway_ledger_checked_timestamp_seconds": Family(
+        kind=Kind.GAUGE, help="When the last daily check of the ledger ended; 0 for never."
+    ),
+    "fareway_ledger_check_findings": Family(
+        kind=Kind.GAUGE, help="How many findings the last daily check of the ledger had."
+    ),
     "fareway_news_age_seconds": Family(
         kind=Kind.GAUGE,
         help="Since keys and budgets were known to be the newest of all machines.",

@@ -1,6 +1,7 @@
 """`fareway doctor`: each check finds what is broken, and says how to mend it."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import anyio
@@ -13,6 +14,7 @@ from gateway.cli.doctor import Verdict
 from gateway.cli.main import main
 from gateway.clock import Clock
 from gateway.ledger import migrate
+from gateway.ledger.database import sqlite_path
 from gateway.process.messages import ServiceStatus
 from tests.gateway.settings_text import load_settings
 from tests.support.admin_endpoint import admin_endpoint
@@ -186,6 +188,28 @@ def test_a_database_is_read(loaded):
     found = doctor.check_database(loaded)
     assert found.verdict is Verdict.OK
     assert "0 keys" in found.detail
+
+
+STATE = (
+    '{"finished_at_us": 1795867200000000, "days": 3, "findings": %d, "told": %s, "faulty_days": %s}'
+)
+
+
+def test_the_daily_check_is_told_and_broken_with_findings(loaded):
+    assert list(doctor.check_daily(loaded)) == [], "there is no database yet"
+    migrate.upgrade(loaded.database_url)
+    assert list(doctor.check_daily(loaded)) == [], "there was no check yet"
+    for state, verdict, told in (
+        (STATE % (0, "[]", "[]"), Verdict.OK, "2026-11-28 12:00 UTC, 3 days, 0 findings"),
+        (STATE % (1, '["x is wrong"]', "[]"), Verdict.BROKEN, "1 findings: x is wrong"),
+        (STATE % (1, "[]", "[0]"), Verdict.BROKEN, "ledger verify --rebuild"),
+    ):
+        with sqlite3.connect(sqlite_path(loaded.database_url)) as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('check', ?)", (state,))
+        connection.close()
+        [found] = doctor.check_daily(loaded)
+        assert found.verdict is verdict
+        assert told in found.detail
 
 
 def test_a_database_of_an_older_release_is_named(loaded):

@@ -167,6 +167,18 @@ async def test_verify_lists_faults_and_exits_1(config, tmp_path, capsys):
     assert (code, len(json.loads(out)["faults"])) == (1, 5)
 
 
+async def test_rebuild_makes_wrong_sums_anew_and_says_so(config, tmp_path, capsys):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    spoil(url, "UPDATE rollup_day SET cost_pico_usd = cost_pico_usd + 1")
+    assert run(capsys, "ledger", "verify", "--config", config)[0] == 1
+    code, out, err = run(capsys, "ledger", "verify", "--rebuild", "--config", config)
+    assert (code, err) == (0, "")
+    assert out.startswith("rebuilt 2026-11-28: 2 entries, the sums said 0.00001")
+    assert "\nok: 2 entries" in out
+    code, out, _ = run(capsys, "ledger", "verify", "--rebuild", "--config", config, "--json")
+    assert (code, json.loads(out)["rebuilt"]) == (0, [])
+
+
 async def test_a_report_says_what_no_gateway_has_loaded_yet(config, tmp_path, capsys):
     code, _, err = run(capsys, "spend", "report", "--config", config)
     assert (code, err) == (0, "")
