@@ -110,6 +110,8 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/ui/keys"): Action.READ_KEYS,
     ("POST", "/ui/keys"): Action.CHANGE_KEYS,
     ("POST", "/ui/keys/{key_id}"): Action.CHANGE_KEYS,
+    ("GET", "/ui/machines"): Action.READ_MACHINES,
+    ("GET", "/ui/machines.csv"): Action.READ_MACHINES,
     ("GET", "/ui/requests"): Action.READ_REQUESTS,
     ("GET", "/ui/requests/{request_id}"): Action.READ_REQUESTS,
     ("GET", "/ui/close"): Action.READ_FINANCE,

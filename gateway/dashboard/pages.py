@@ -29,6 +29,7 @@ from gateway.dashboard.finance_pages import Calendar, FinancePages
 from gateway.dashboard.front import make_front
 from gateway.dashboard.keys_pages import KeysPages
 from gateway.dashboard.login_pages import CALLBACK_PATH, LoginPages
+from gateway.dashboard.machines_pages import MachinesPages
 from gateway.dashboard.requests_pages import AttemptReader, RequestsPages
 from gateway.dashboard.sessions import Sessions
 from gateway.dashboard.shell import PATH, Shell
@@ -37,7 +38,7 @@ from gateway.errors import LedgerUnavailable
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport
 from gateway.oidc.flow import OidcFlow, make_flow
-from gateway.settings.finance import FinanceSettings
+from gateway.settings.finance import FinanceSettings, MachineSettings
 from gateway.settings.login import LoginSettings
 
 ASSETS = f"{PATH}/static/"
@@ -105,7 +106,7 @@ class Dashboard:
         account: Pages about whoever looks.
         users: Pages about everybody.
         finance: A month, spend by anything, statements.
-        more: Requests, budgets, keys.
+        more: Requests, budgets, keys, machines.
         books: What the pages of the month close share.
     """
 
@@ -247,6 +248,7 @@ def make_dashboard(
             Bench(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
             key_name=lambda key_id: _key_name(directory(), key_id),
             teams=teams,
+            machines=finance.machines,
         ),
         books=Books(
             calls=ledger,
@@ -260,7 +262,11 @@ def make_dashboard(
 
 
 def _more(
-    bench: Bench, *, key_name: Callable[[str], str], teams: Callable[[], Collection[str]]
+    bench: Bench,
+    *,
+    key_name: Callable[[str], str],
+    teams: Callable[[], Collection[str]],
+    machines: MachineSettings,
 ) -> Sequence[Routed]:
     ledger, desk, shell = bench.ledger, bench.desk, bench.shell
     clock, calendar = bench.clock, bench.calendar
@@ -271,6 +277,9 @@ def _more(
         BudgetsPages(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
         KeysPages(
             ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell, teams=teams
+        ),
+        MachinesPages(
+            ledger=ledger, clock=clock, calendar=calendar, shell=shell, settings=machines
         ),
     )
 

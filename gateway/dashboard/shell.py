@@ -35,6 +35,7 @@ NAVIGATION = (
     (f"{PATH}/budgets", "Budgets"),
     (f"{PATH}/keys", "Keys"),
     (f"{PATH}/close", "Month close"),
+    (f"{PATH}/machines", "Machines"),
     (f"{PATH}/users", "Users"),
     (f"{PATH}/account", "Account"),
 )

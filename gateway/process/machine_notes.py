@@ -32,8 +32,6 @@ LOOK_EVERY_S = 5.0
 """As often as engines give a sign of life."""
 CLOCK_SET_US = 60_000_000
 """A wall clock that moved so far against the other one was set: the meter's session begins anew."""
-SAMPLES_MAX = 10_000
-"""Readings that wait for a ledger process that is away; beyond it every second one goes."""
 _US_PER_S = 1_000_000
 
 
@@ -66,6 +64,8 @@ class MachineNotes:
         tell: Has the ledger process write a note down.
         clock: Time.
         random_bytes: For the names of sessions.
+        samples_max: Readings that wait for a ledger process that is away; beyond it every second
+            one goes.
     """
 
     settings: Callable[[], Settings]
@@ -74,6 +74,7 @@ class MachineNotes:
     tell: Callable[[NoteMachines], Awaitable[None]]
     clock: Clock
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    samples_max: int = 10_000
     _meters: dict[str, _Meter] = field(default_factory=dict[str, _Meter])
     _waiting: list[EngineSample] = field(default_factory=list[EngineSample])
 
@@ -102,7 +103,7 @@ class MachineNotes:
         for deployment, one in stats.items():
             if deployment in pools:
                 self._waiting.append(self._read(deployment, pools[deployment], one))
-        if len(self._waiting) > SAMPLES_MAX:
+        if len(self._waiting) > self.samples_max:
             del self._waiting[1::2]
 
     async def note(self) -> None:

@@ -375,9 +375,6 @@ class Supervisor:
         self._ledger.is_ending = True
         if self._ledger.child is None:
             return  # what the spools hold is loaded with the next start
-        self._machines.look()
-        if not self._forced.is_set():
-            await self._machines.note()
         async with anyio.create_task_group() as tasks:
 
             async def hurry() -> None:
@@ -387,6 +384,8 @@ class Supervisor:
 
             tasks.start_soon(hurry)
             try:
+                self._machines.look()
+                await self._machines.note()
                 await self._call_ledger("stop", None, result_type=type(None))
             except ChannelError as error:
                 logger.warning("the ledger process did not stop cleanly: %s", error)

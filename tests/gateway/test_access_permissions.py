@@ -111,6 +111,8 @@ GET /admin/v1/finance/commitments  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/commitments  a  -  -  -  a  -  -  -  -
 POST /admin/v1/finance/commitments/{name}/withdraw  a  -  -  -  a  -  -  -  -
 GET /admin/v1/spend/export        a             -              -               a              a            -          -         a        -
+GET /ui/machines  a  a  -  a  a  t  -  a  -
+GET /ui/machines.csv  a  a  -  a  a  t  -  a  -
 GET /admin/v1/spend/machines  a  a  -  a  a  t  -  a  -
 POST /admin/v1/finance/machines/proposals  a  -  -  -  a  -  -  -  -
 """

@@ -38,8 +38,8 @@ def machines_document(report: MachinesReport) -> dict[str, object]:
 
 
 def _document(value: object) -> object:
-    if isinstance(value, list):
-        return [_document(one) for one in cast("list[object]", value)]
+    if isinstance(value, list | tuple):
+        return [_document(one) for one in cast("Sequence[object]", value)]
     if not isinstance(value, dict):
         return value
     made: dict[str, object] = {}

@@ -1,0 +1,259 @@
+"""A month of machines for a page: what they cost by day, how busy they were, who bears it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from gateway.clock import from_microseconds
+from gateway.dashboard.figures import NOTHING
+from gateway.dashboard.finance import charts
+from gateway.dashboard.finance.amounts import Shown, share_text, shown, shown_together
+from gateway.dashboard.finance.charts import Figure, Series
+from gateway.dashboard.finance.month import Tile
+from gateway.finance.machines.messages import (
+    MachineHour,
+    MachineShare,
+    MachinesReport,
+    RateKind,
+    UnitCost,
+)
+from gateway.finance.machines.shown import REST_NAMES, hours_text, unit_text
+
+PATH = "/ui/machines"
+_TIMES = "\N{MULTIPLICATION SIGN}"
+RATE_NAMES = {
+    RateKind.ACTUAL: "Actual: what the machines cost",
+    RateKind.STANDARD: "Standard: the rate card",
+    RateKind.MARGINAL: "Marginal: one more busy second",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLine:
+    """A machine's row, of a month, a day or an hour.
+
+    Attributes:
+        when: Day or hour, empty for the month.
+        href: Where its hours are, empty for nowhere.
+        machine: Its name.
+        note: That its rate is nominal, and how many GPUs are paid for.
+        paid: Time that is paid for.
+        busy: Time in which it computed.
+        use: Busy of paid time in per cent.
+        busy_cost: What busy time cost.
+        idle_cost: What idle time cost.
+        cost: Both.
+    """
+
+    when: str
+    href: str
+    machine: str
+    note: str
+    paid: str
+    busy: str
+    use: str
+    busy_cost: Shown
+    idle_cost: Shown
+    cost: Shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLine:
+    """Who bears what.
+
+    Attributes:
+        pool: Whose cost.
+        team: Empty for none.
+        project: Empty for none.
+        deployment: What was used.
+        rest: What the row is called that no team bears, empty in the others.
+        used: Busy time.
+        share: Of the pool's cost, in per cent.
+        tokens: In and out.
+        cost: At the rate that is shown.
+        booked: What the ledger has booked.
+        is_nominal: Whether the rate is a stand-in.
+    """
+
+    pool: str
+    team: str
+    project: str
+    deployment: str
+    rest: str
+    used: str
+    share: str
+    tokens: str
+    cost: Shown
+    booked: Shown
+    is_nominal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinesPage:
+    """Everything on the page.
+
+    Attributes:
+        tiles: The figures that matter most.
+        by_day: Busy and idle cost by day, all machines together.
+        by_hour: The same by hour of the chosen day, None without one.
+        machines: By name.
+        days: By day and machine.
+        hours: By hour and machine, of the chosen day.
+        shares: By pool, the rest last.
+        total: Of the shares.
+        booked: Of the shares.
+        units: Sentences about what a million tokens cost.
+        gaps: Why the month is not complete.
+        is_empty: Whether there is no machine and no share.
+        has_nominal: Whether any rate is a stand-in.
+    """
+
+    tiles: Sequence[Tile]
+    by_day: Figure
+    by_hour: Figure | None
+    machines: Sequence[TimeLine]
+    days: Sequence[TimeLine]
+    hours: Sequence[TimeLine]
+    shares: Sequence[ShareLine]
+    total: Shown
+    booked: Shown
+    units: Sequence[str]
+    gaps: Sequence[str]
+    is_empty: bool
+    has_nominal: bool
+
+
+def address(month: str, rate: RateKind, *, day: str = "", suffix: str = "") -> str:
+    """The page's address; `.csv` as suffix for the shares as a file."""
+    query = {"month": month, "rate": rate.value, **({"day": day} if day else {})}
+    return f"{PATH}{suffix}?{urlencode(query)}"
+
+
+def machines_page(report: MachinesReport) -> MachinesPage:
+    """Make the page of a report."""
+    shares = list(_shares(report))
+    return MachinesPage(
+        tiles=_tiles(report),
+        by_day=_figure(report.days, "%Y-%m-%d"),
+        by_hour=_figure(report.hours, "%H:%M") if report.hours else None,
+        machines=list(_machines(report)),
+        days=list(_times(report.days, "%Y-%m-%d", report)),
+        hours=list(_times(report.hours, "%Y-%m-%d %H:%M")),
+        shares=shares,
+        total=shown(sum(share.cost_pico_usd for share in report.shares)),
+        booked=shown(sum(share.booked_pico_usd for share in report.shares)),
+        units=[_sentence(unit) for unit in report.units],
+        gaps=report.gaps,
+        is_empty=not report.machines and not report.shares,
+        has_nominal=any(share.is_nominal for share in report.shares),
+    )
+
+
+def _tiles(report: MachinesReport) -> list[Tile]:
+    if report.is_restricted:
+        return [Tile(label="Your teams' shares", figure=shown(report.cost_pico_usd))]
+    up_us = sum(one.up_us for one in report.machines)
+    busy_us = sum(one.busy_us for one in report.machines)
+    idle = sum(one.idle_pico_usd for one in report.machines)
+    return [
+        Tile(label="Cost of machines, USD", figure=shown(report.cost_pico_usd)),
+        Tile(
+            label="Of it idle, USD",
+            figure=shown(idle),
+            beside=share_text(idle, report.cost_pico_usd),
+        ),
+        Tile(
+            label="In use",
+            figure=Shown(text=share_text(busy_us, up_us), exact=""),
+            beside=f"{hours_text(busy_us)} of {hours_text(up_us)} paid hours",
+        ),
+    ]
+
+
+def _figure(cells: Iterable[MachineHour], form: str) -> Figure:
+    """Busy and idle cost, all machines together."""
+    busy: dict[int, int] = {}
+    idle: dict[int, int] = {}
+    for one in cells:
+        busy[one.start_us] = busy.get(one.start_us, 0) + one.busy_pico_usd
+        idle[one.start_us] = idle.get(one.start_us, 0) + one.idle_pico_usd
+    starts = sorted(busy)
+    return charts.bars(
+        [f"{from_microseconds(start):{form}}" for start in starts],
+        [
+            Series(name="busy", amounts_pico_usd=[busy[start] for start in starts]),
+            Series(name="idle", amounts_pico_usd=[idle[start] for start in starts]),
+        ],
+    )
+
+
+def _machines(report: MachinesReport) -> Iterable[TimeLine]:
+    costs = shown_together([one.cost_pico_usd for one in report.machines])
+    for one, cost in zip(report.machines, costs, strict=True):
+        nominal = ", nominal rate" if one.is_nominal else ""
+        yield TimeLine(
+            when="",
+            href="",
+            machine=one.machine,
+            note=f"{one.gpus} {_TIMES} {one.gpu_usd_per_hour} USD per hour{nominal}",
+            paid=hours_text(one.up_us),
+            busy=hours_text(one.busy_us),
+            use=share_text(one.busy_us, one.up_us),
+            busy_cost=shown(one.busy_pico_usd),
+            idle_cost=shown(one.idle_pico_usd),
+            cost=cost,
+        )
+
+
+def _times(
+    cells: Sequence[MachineHour], form: str, report: MachinesReport | None = None
+) -> Iterable[TimeLine]:
+    costs = shown_together([one.cost_pico_usd for one in cells])
+    for one, cost in zip(cells, costs, strict=True):
+        when = f"{from_microseconds(one.start_us):{form}}"
+        yield TimeLine(
+            when=when,
+            href="" if report is None else address(report.month, report.rate, day=when),
+            machine=one.machine,
+            note="",
+            paid=hours_text(one.up_us),
+            busy=hours_text(one.busy_us),
+            use=share_text(one.busy_us, one.up_us),
+            busy_cost=shown(one.busy_pico_usd),
+            idle_cost=shown(one.idle_pico_usd),
+            cost=cost,
+        )
+
+
+def _shares(report: MachinesReport) -> Iterable[ShareLine]:
+    wholes: dict[str, int] = {}
+    for one in report.shares:
+        wholes[one.pool] = wholes.get(one.pool, 0) + one.cost_pico_usd
+    costs = shown_together([one.cost_pico_usd for one in report.shares])
+    for one, cost in zip(report.shares, costs, strict=True):
+        # Of some teams only, the whole is not known.
+        whole = 0 if report.is_restricted else wholes[one.pool]
+        yield ShareLine(
+            pool=one.pool,
+            team="" if one.is_rest else one.team,
+            project=one.project,
+            deployment=one.deployment,
+            rest=REST_NAMES[report.rate] if one.is_rest else "",
+            used=hours_text(one.used_us) if not one.is_rest else NOTHING,
+            share=share_text(one.cost_pico_usd, whole),
+            tokens=_tokens(one),
+            cost=cost,
+            booked=shown(one.booked_pico_usd),
+            is_nominal=one.is_nominal,
+        )
+
+
+def _tokens(share: MachineShare) -> str:
+    tokens = share.input_tokens + share.cached_input_tokens + share.output_tokens
+    return NOTHING if share.is_rest else f"{tokens:,}"
+
+
+def _sentence(unit: UnitCost) -> str:
+    return f"{unit_text(unit)}."
