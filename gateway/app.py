@@ -30,6 +30,7 @@ from gateway.relay.exposure import Exposures
 from gateway.relay.job import RelayLimits
 from gateway.relay.journal import Journal
 from gateway.relay.retry_budget import RetryBudget
+from gateway.settings.database import redis_password
 from gateway.settings.declared_keys import fixed_key_records, load_admin_key
 from gateway.settings.document import Settings
 from gateway.settings.loader import LoadedConfig
@@ -253,9 +254,7 @@ def build_shared_limits(
         return None
     from gateway.limits.redis_link import RedisLink  # redis-py, for those who use it
 
-    url, password = storage.redis, None
-    if storage.redis_password is not None:
-        password = resolve(storage.redis_password, environ=environ, config=config)
+    url, password = storage.redis, redis_password(config, environ=environ)
 
     async def connect() -> Connection:
         return await RedisLink.connect(url, password)

@@ -257,9 +257,9 @@ class Holds:
             self._refuse(waiter, unavailable("this process is ending"))
         for bucket in self._buckets():
             self._refills.let_go(bucket)
-        returns = self._refills.take_returns()
-        if returns:
-            await self._ask(Errand(returns=returns))
+        errand = self._refills.errand({})
+        if errand.returns:
+            await self._ask(errand)
 
     def _applying(self, spender: Spender) -> tuple[Budget, ...]:
         """The blocking budgets that count what somebody spends, from the widest."""
@@ -311,6 +311,8 @@ class Holds:
             session=self._session,
             wants=tuple(errand.wants.values()),
             returns=errand.returns,
+            number=errand.number,
+            is_repeat=errand.tries > 0,
         )
         try:
             reply = await self._lease(request)

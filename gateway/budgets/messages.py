@@ -122,10 +122,13 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
         session: Of the worker's spool writer; leases die with it, once all it wrote is booked.
         wants: One per bucket; none only renews.
         returns: Unused parts that are given back, by lease, of whatever worker. They are given back
-            once: when the answer is lost, whether they were taken is unknown, and they may not be
-            said again.
+            once: when the answer is lost, they may be said again only under the same number.
         is_last_try: Whether what waits in spools and in other workers' hands was asked for before;
             what does not fit now is refused.
+        number: Of the session's requests, each its own; a last try has that of what it follows.
+            None for one that is never said again.
+        is_repeat: Whether it was said before under this number and has had no answer: what was done
+            then is answered, and not done again.
     """
 
     directory: str
@@ -133,6 +136,8 @@ class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True):
     wants: tuple[LeaseWant, ...] = ()
     returns: dict[Id, int] = {}
     is_last_try: bool = False
+    number: int | None = None
+    is_repeat: bool = False
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,11 +194,13 @@ class LeaseReply(msgspec.Struct, frozen=True, kw_only=True):
         shortages: The state of each bucket whose `at_least_pico_usd` did not fit.
         rules_revision: Of the budgets that it was decided by; newer than the worker's when a budget
             was changed meanwhile.
+        is_repeat: Whether that was done when it was asked before, and nothing now.
     """
 
     leases: tuple[Lease, ...] = ()
     shortages: tuple[BudgetState, ...] = ()
     rules_revision: int = 0
+    is_repeat: bool = False
 
 
 class BudgetSource(StrEnum):

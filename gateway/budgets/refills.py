@@ -34,6 +34,11 @@ RENEW_S = 60.0
 """How often leases are renewed while something counts on them."""
 COUNTED_ON_S = 1200.0
 """How long after the last hold a lease may still cover an attempt that runs, or is not booked."""
+REPEAT_S = 600.0
+"""So long a question that has had no answer is asked again; then what it was granted, if anything,
+stays reserved until this worker's session is over."""
+REPEAT_PAUSE_MAX_S = 8.0
+"""Pauses between such tries grow up to this while nobody waits."""
 NOT_CARRIED_OUT = "not_carried_out"
 """Code of a refusal after which nothing of the call was done."""
 
@@ -47,12 +52,20 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     """One question to the ledger.
 
     Attributes:
+        number: Of the session's questions.
         wants: By bucket; none only renews and gives back.
         returns: Unused parts, by lease.
+        first_us: Monotonic microseconds at which it was asked first.
+        asked_us: And last, while it has no answer.
+        tries: How often it has had no answer, so that what became of it is not known.
     """
 
+    number: int
     wants: dict[Bucket, LeaseWant] = {}
     returns: dict[bytes, int] = {}
+    first_us: int
+    asked_us: int = 0
+    tries: int = 0
 
 
 class Refills:
@@ -69,6 +82,8 @@ class Refills:
         self._clock = clock
         self._idle_us = int(idle_s * _US)
         self._returns: dict[bytes, int] = {}
+        self._number = 0
+        self._unanswered: list[Errand] = []
         self._held_us: int | None = None  # the last hold
         self._renewed_us = 0
 
@@ -111,6 +126,10 @@ class Refills:
             looks_ahead: Whether slabs are asked for that nobody waits for.
         """
         now_us, at_us = self.now_us(), self._clock.wall_us()
+        for errand in self._unanswered:
+            if _repeat_us(errand, waiting) <= now_us:
+                self._unanswered.remove(errand)
+                return errand
         wants: dict[Bucket, LeaseWant] = {}
         for bucket in buckets:
             amounts = waiting.get(bucket, ())
@@ -124,12 +143,23 @@ class Refills:
         if not wants and not self._returns and self._renew_in_us(now_us) != 0:
             return None
         self._renewed_us = now_us
-        return Errand(wants=wants, returns=self.take_returns())
+        return self.errand(wants)
+
+    def errand(self, wants: dict[Bucket, LeaseWant]) -> Errand:
+        """A new question, which takes along what is to be given back."""
+        self._number += 1
+        return Errand(
+            number=self._number,
+            wants=wants,
+            returns=self.take_returns(),
+            first_us=self.now_us(),
+        )
 
     def rest_s(self, buckets: Iterable[Bucket], waiting: Waiting) -> float | None:
         """Seconds until something is due by itself, None while nothing will be."""
         now_us = self.now_us()
         dues = [self._renew_in_us(now_us)]
+        dues += [_repeat_us(errand, waiting) - now_us for errand in self._unanswered]
         for bucket in buckets:
             if bucket.in_hand_pico_usd:
                 dues.append(bucket.used_us + self._idle_us - now_us)
@@ -173,15 +203,22 @@ class Refills:
     def note_failure(self, errand: Errand, error: ChannelError) -> None:
         """Nothing was granted as far as is known.
 
-        Whoever does not know whether something was given back does not do so twice: it stays
-        reserved until this worker's session is over.
+        Where something may have been done, the same is asked again under the same number, and
+        nothing else about these buckets: what was given back is not given back twice, and what was
+        granted is found.
         """
         now_us = self.now_us()
+        was_not_done = isinstance(error, RemoteError) and error.code == NOT_CARRIED_OUT
+        is_unknown = errand.tries > 0 or not was_not_done
+        if is_unknown and now_us - errand.first_us < int(REPEAT_S * _US):
+            asked = msgspec.structs.replace(errand, asked_us=now_us, tries=errand.tries + 1)
+            self._unanswered.append(asked)
+            return
         for bucket in errand.wants:
             bucket.is_asking = False
             bucket.pause_until_us = now_us + int(FAILED_PAUSE_S * _US)
             bucket.ahead_from_us = now_us + int(AHEAD_PAUSE_S * _US)
-        if isinstance(error, RemoteError) and error.code == NOT_CARRIED_OUT:
+        if not is_unknown:
             for lease_id, amount_pico_usd in errand.returns.items():
                 # Without a wake-up: the next question takes it along.
                 self._returns[lease_id] = self._returns.get(lease_id, 0) + amount_pico_usd
@@ -205,6 +242,14 @@ class Refills:
         if self._held_us is None or self._held_us + int(COUNTED_ON_S * _US) <= now_us:
             return None
         return max(self._renewed_us + int(RENEW_S * _US) - now_us, 0)
+
+
+def _repeat_us(errand: Errand, waiting: Waiting) -> int:
+    """Monotonic microseconds at which a question is asked again; soon when somebody waits."""
+    pause_s = min(FAILED_PAUSE_S * float(1 << (errand.tries - 1)), REPEAT_PAUSE_MAX_S)
+    if any(bucket in waiting for bucket in errand.wants):
+        pause_s = FAILED_PAUSE_S
+    return errand.asked_us + int(pause_s * _US)
 
 
 def _is_fresh(bucket: Bucket, now_us: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
+import msgspec
 import sqlalchemy as sa
 
 from gateway.budgets.messages import (
@@ -20,9 +21,10 @@ from gateway.budgets.messages import (
 )
 from gateway.budgets.rules import window_of_rule
 from gateway.budgets.windows import Window
-from gateway.ledger import budget_buckets, budget_schema
+from gateway.ledger import budget_buckets, budget_pool, budget_schema
 from gateway.ledger.budget_buckets import StoredBudget
 from gateway.ledger.budget_deltas import Bucket, BudgetDeltas
+from gateway.ledger.budget_pool import Filling
 from gateway.ledger.budget_state import load_state
 from gateway.ledger.budgets import load_budgets, load_revision
 
@@ -65,6 +67,7 @@ def grant(
     *,
     now_us: int,
     new_id: Callable[[], bytes],
+    filling: Filling | None = None,
 ) -> LeaseReply:
     """Take what a worker gives back, renew its leases, and reserve what it wants where it fits.
 
@@ -73,6 +76,7 @@ def grant(
         request: The worker's.
         now_us: Now.
         new_id: Makes ids of leases.
+        filling: What to reserve for those who ask next; None for nothing.
     """
     budget_buckets.lock_rules(connection, is_exclusive=False)
     budgets = load_budgets(connection)
@@ -97,7 +101,15 @@ def grant(
     leases: list[Lease] = []
     shortages: list[BudgetState] = []
     for want, window in wants:
-        outcome = _grant_one(connection, request, want, window, now_us=now_us, new_id=new_id)
+        outcome = _grant_one(
+            connection,
+            request,
+            want,
+            window,
+            now_us=now_us,
+            new_id=new_id,
+            filling=filling or Filling(),
+        )
         if isinstance(outcome, Lease):
             leases.append(outcome)
         elif outcome is not None:
@@ -126,18 +138,22 @@ def _grant_one(
     *,
     now_us: int,
     new_id: Callable[[], bytes],
+    filling: Filling,
 ) -> Lease | BudgetState | None:
     """A lease, the bucket that is short, or None where nothing waits and nothing is worth it.
 
-    What is read only says how much to ask for; the conditional update decides.
+    What is read only says how much to ask for; the conditional update decides. Nobody is refused
+    for want of what lies unclaimed.
     """
     bucket = (want.budget_id, window.start_us)
-    state = load_state(connection, bucket)
-    amount = slab(want, state.room_pico_usd)
-    if amount == 0:
+    amount = _reserve(connection, want, bucket)
+    if amount is None and want.at_least_pico_usd:
+        if budget_pool.take_back(connection, budget_pool.of_bucket(bucket)):
+            amount = _reserve(connection, want, bucket)
+        if amount is None:
+            return load_state(connection, bucket)
+    if not amount:
         return None
-    if amount is None or not budget_buckets.reserve(connection, bucket, amount):
-        return load_state(connection, bucket) if want.at_least_pico_usd else None
     lease = Lease(
         lease_id=new_id(),
         budget_id=want.budget_id,
@@ -145,20 +161,32 @@ def _grant_one(
         window_end_us=window.end_us,
         amount_pico_usd=amount,
     )
-    connection.execute(
-        sa.insert(budget_schema.budget_lease).values(
-            lease_id=lease.lease_id,
-            budget_id=lease.budget_id,
-            window_start_us=lease.window_start_us,
-            window_end_us=lease.window_end_us,
-            directory=request.directory,
-            session=request.session,
-            amount_pico_usd=amount,
-            granted_at_us=now_us,
-            expires_at_us=now_us + int(LEASE_S * 1e6),
-        )
+    budget_pool.insert(
+        connection,
+        lease,
+        directory=request.directory,
+        session=request.session,
+        now_us=now_us,
+        expires_at_us=lease_until_us(now_us),
     )
+    if filling.hot:
+        state = load_state(connection, bucket)
+        share = slab(msgspec.structs.replace(want, at_least_pico_usd=0), state.room_pico_usd)
+        budget_pool.fill(connection, filling, want, state, share or 0, now_us=now_us, new_id=new_id)
     return lease
+
+
+def _reserve(connection: sa.Connection, want: LeaseWant, bucket: Bucket) -> int | None:
+    """Reserve for a want; how much, 0 where nothing is worth it, None where there is no room."""
+    amount = slab(want, load_state(connection, bucket).room_pico_usd)
+    if amount and not budget_buckets.reserve(connection, bucket, amount):
+        return None
+    return amount
+
+
+def lease_until_us(now_us: int) -> int:
+    """Until when a lease that is granted or renewed now is not marked as expired."""
+    return now_us + int(LEASE_S * 1e6)
 
 
 def _lock(connection: sa.Connection, buckets: Iterable[Bucket]) -> None:
@@ -174,7 +202,7 @@ def _renew(connection: sa.Connection, session: bytes, *, now_us: int) -> None:
     connection.execute(
         sa.update(table)
         .where(table.c.session == session)
-        .values(expires_at_us=now_us + int(LEASE_S * 1e6))
+        .values(expires_at_us=lease_until_us(now_us))
     )
 
 

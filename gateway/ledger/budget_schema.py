@@ -77,6 +77,18 @@ budget_lease = sa.Table(
 )
 """What is still reserved of a slab; the row goes with the last of it."""
 
+lease_answer = sa.Table(
+    "lease_answer",
+    metadata,
+    sa.Column("session", sa.LargeBinary(16), primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("part", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("at_us", InstantUs, nullable=False),
+    sa.Column("reply", sa.LargeBinary, nullable=False),
+    sa.Index(None, "at_us"),
+)
+"""What a worker was granted by a request, for as long as it may ask again for want of an answer."""
+
 budget_alert = sa.Table(
     "budget_alert",
     metadata,

@@ -26,7 +26,7 @@ from gateway.budgets.messages import (
     OnExceed,
 )
 from gateway.budgets.rules import by_width, window_of_rule
-from gateway.ledger import budget_alerts, budget_buckets, budget_schema, facts
+from gateway.ledger import budget_alerts, budget_buckets, budget_pool, budget_schema, facts
 from gateway.ledger.audit import append_audit
 from gateway.ledger.budget_buckets import SQLITE_PICO_USD_MAX, StoredBudget, lock_rules
 from gateway.ledger.dialects import is_postgresql
@@ -205,6 +205,8 @@ def _put(
     _check_limit(connection, wanted)
     if before is not None and _declared(before) == wanted:
         return
+    if before is not None:
+        budget_pool.take_back(connection, budget_pool.of_budget(before.rule.budget_id))
     if before is not None and _counts(_declared(before)) == _counts(wanted):
         _update(connection, before.rule.budget_id, wanted, now_us=now_us)
     else:
@@ -289,6 +291,7 @@ def _add(
 
 
 def _retire(connection: sa.Connection, budget: StoredBudget, *, actor: str, now_us: int) -> None:
+    budget_pool.take_back(connection, budget_pool.of_budget(budget.rule.budget_id))
     _set_retired(connection, budget, now_us=now_us)
     append_audit(
         connection,

@@ -30,6 +30,13 @@ def set_fact(connection: sa.Connection, name: str, value: str) -> None:
     connection.execute(added.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
 
 
+def keep_fact(connection: sa.Connection, name: str, value: str) -> str:
+    """Note something for good unless something is noted already; what is noted then."""
+    added = insert_into(connection.dialect.name, schema.meta).values(name=name, value=value)
+    connection.execute(added.on_conflict_do_nothing())
+    return load_fact(connection, name) or value
+
+
 def load_revision(connection: sa.Connection, name: str) -> int:
     """How often something was changed."""
     return int(load_fact(connection, name) or 0)

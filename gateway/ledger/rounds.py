@@ -82,6 +82,8 @@ class LoaderStats:
         news_age_ms: Since keys and budgets were known to be the newest of all machines; 0 where no
             other machine can change them.
         news_fault: Why they are not, empty while they are.
+        pool_grants: Slabs of budgets that came out of Redis.
+        pool_fault: Why none do, empty while Redis helps or where there is none.
     """
 
     events: int = 0
@@ -97,6 +99,8 @@ class LoaderStats:
     check_findings: int = 0
     news_age_ms: int = 0
     news_fault: str = ""
+    pool_grants: int = 0
+    pool_fault: str = ""
 
 
 Entries = list[SpoolRecords | SpoolDamage]

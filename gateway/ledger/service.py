@@ -12,7 +12,6 @@ from typing import TypeVar, TypeVarTuple
 
 import anyio
 import anyio.to_thread
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -28,21 +27,13 @@ from gateway.budgets.messages import (
     LeaseRequest,
 )
 from gateway.clock import Clock, uuid7_maker
-from gateway.ledger import (
-    attempts,
-    budget_leases,
-    budgets,
-    keys,
-    migrate,
-    node,
-    partitions,
-    rebuild,
-)
+from gateway.ledger import attempts, budgets, keys, migrate, partitions, rebuild
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
 from gateway.ledger.errors import DatabaseUnavailable, LedgerError
 from gateway.ledger.faults import explaining
+from gateway.ledger.lease_desk import LeaseDesk
 from gateway.ledger.loader import Loader
 from gateway.ledger.news import News
 from gateway.ledger.nightly import Nightly
@@ -54,9 +45,7 @@ from gateway.ledger.rounds import LoaderLimits, LoaderStats
 from gateway.ledger.tag_sums import list_cost_tags
 from gateway.ledger.verify import Verification, verify
 from gateway.ledger.views import RecentRequest, SpendQuery, SpendReport, StoredKey
-
-LOAD_BEFORE_REFUSAL_S = 1.0
-"""How long a worker waits, at most, for what lies in the spools before it hears of a shortage."""
+from gateway.limits.shared import Connection
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -82,6 +71,7 @@ class LedgerService:
         cost_tags: Those that have sums of their own; None leaves that as it is.
         check_hour: As `storage.check_hour`.
         password_cost: What a password's hash costs; that of `PasswordCost` when None.
+        redis: Connects to a Redis that helps with budgets, on PostgreSQL only; None for none.
         on_news: Called after keys or budgets have changed, by whatever machine, where several can;
             raises `ChannelError` where that was not taken, and is called again then.
     """
@@ -99,13 +89,13 @@ class LedgerService:
         cost_tags: tuple[str, ...] | None = None,
         check_hour: int | None = None,
         password_cost: PasswordCost | None = None,
+        redis: Callable[[], Awaitable[Connection]] | None = None,
         on_news: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._url = database_url
         self._spool_root = spool_root
         self._clock = clock
         self._keep_events_months = keep_events_months
-        self._new_id = uuid7_maker(clock, rng or random.SystemRandom())
         self._writer: AsyncEngine = writing_engine(database_url, busy_s=busy_s)
         self._reader: AsyncEngine = reading_engine(database_url, busy_s=busy_s)
         self._loader = Loader(self._writer, spool_root, clock=clock, limits=limits)
@@ -115,6 +105,16 @@ class LedgerService:
             database_url=database_url, write=self._write, clock=clock, hour=check_hour
         )
         """The daily check."""
+        self._leases = LeaseDesk(
+            database_url,
+            spool_root,
+            write=self._write,
+            flush=self._loader.flush,
+            clock=clock,
+            new_id=uuid7_maker(clock, rng or random.SystemRandom()),
+            redis=redis,
+            busy_s=busy_s,
+        )
         self._news: News | None = None
         if on_news is not None and is_postgresql(database_url):
             self._news = News(database_url, on_news, clock=clock)
@@ -146,6 +146,7 @@ class LedgerService:
                 tasks.start_soon(self._alerts.run)
                 tasks.start_soon(self._maintain)
                 tasks.start_soon(self.nightly.run)
+                tasks.start_soon(self._leases.run)
                 if self._news is not None:
                     tasks.start_soon(self._news.run)
                 await self._loader.run()
@@ -209,6 +210,7 @@ class LedgerService:
                 await self._stopped.wait()
                 await self._writer.dispose()
                 await self._reader.dispose()
+                await self._leases.close()
 
     async def flush(self) -> None:
         """Load everything that was written before the call.
@@ -226,6 +228,7 @@ class LedgerService:
         if self._news is not None:
             stats.news_age_ms = round(self._news.age_s * 1_000)
             stats.news_fault = self._news.fault
+        stats.pool_grants, stats.pool_fault = self._leases.pool_grants, self._leases.pool_fault
         return stats
 
     async def create_key(self, record: KeyRecord, *, actor: str, owner: str = "") -> int:
@@ -302,39 +305,8 @@ class LedgerService:
         return await self._read(budgets.load_rules)
 
     async def lease_budgets(self, request: LeaseRequest) -> LeaseReply:
-        """Grant a worker what fits of what it wants.
-
-        Where something does not fit, what lies in the spools is loaded first: an attempt that is
-        over holds its upper bound until it is booked. Before a last try that was done already.
-        """
-        reply = await self._grant(request)
-        if not reply.shortages or request.is_last_try:
-            return reply
-        with anyio.move_on_after(LOAD_BEFORE_REFUSAL_S):
-            await self._loader.flush()
-        short = {(state.budget_id, state.window_start_us) for state in reply.shortages}
-        wants = tuple(
-            want for want in request.wants if (want.budget_id, want.window_start_us) in short
-        )
-        again = await self._grant(
-            LeaseRequest(directory=request.directory, session=request.session, wants=wants)
-        )
-        return LeaseReply(
-            leases=(*reply.leases, *again.leases),
-            shortages=again.shortages,
-            rules_revision=again.rules_revision,
-        )
-
-    async def _grant(self, request: LeaseRequest) -> LeaseReply:
-        if is_postgresql(self._url):
-            directory = node.make(self._spool_root) + request.directory
-            request = msgspec.structs.replace(request, directory=directory)
-
-        def run(connection: sa.Connection) -> LeaseReply:
-            now_us = self._clock.wall_us()
-            return budget_leases.grant(connection, request, now_us=now_us, new_id=self._new_id)
-
-        return await self._write(run)
+        """Grant a worker what fits of what it wants."""
+        return await self._leases.lease(request)
 
     async def budget_reports(self) -> tuple[BudgetReport, ...]:
         """Every budget in force with its present window, from the widest to the narrowest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import anyio
@@ -17,9 +17,7 @@ from gateway.limits import scripts
 from gateway.limits.shared import CONNECT_S, ScriptCall, Unreachable, digest_of
 
 CLOSE_S: Final = 0.5
-_DIGESTS: Final = {
-    script: digest_of(script) for script in (scripts.TAKE, scripts.GIVE, scripts.BEAT)
-}
+LIMITS: Final = (scripts.TAKE, scripts.GIVE, scripts.BEAT)
 _FAULTS = (RedisError, OSError, TimeoutError, EOFError)
 
 
@@ -28,18 +26,23 @@ class RedisLink:
 
     Args:
         client: Its client.
+        digests: By script, for each that may be run.
     """
 
-    def __init__(self, client: Redis) -> None:
+    def __init__(self, client: Redis, digests: Mapping[str, str]) -> None:
         self._client = client
+        self._digests = digests
 
     @classmethod
-    async def connect(cls, url: str, password: str | None) -> RedisLink:
+    async def connect(
+        cls, url: str, password: str | None, known: Sequence[str] = LIMITS
+    ) -> RedisLink:
         """Connect, authenticate and hand the scripts over.
 
         Args:
             url: `redis://` or `rediss://`, without a password.
             password: The password, None for none.
+            known: The scripts that may be run.
 
         Raises:
             Unreachable: None of that within a second, or Redis refused.
@@ -52,7 +55,7 @@ class RedisLink:
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
-        made = cls(client)
+        made = cls(client, {script: digest_of(script) for script in known})
         try:
             async with asyncio.timeout(CONNECT_S):
                 await made._load()
@@ -91,14 +94,14 @@ class RedisLink:
             await self._client.aclose()
 
     async def _load(self) -> None:
-        for script in _DIGESTS:
+        for script in self._digests:
             await self._client.script_load(script)
 
     async def _send(self, calls: Sequence[ScriptCall]) -> list[Sequence[int] | int]:
         pipeline = self._client.pipeline(transaction=False)
         for call in calls:
             pipeline.evalsha(
-                _DIGESTS[call.script], len(call.keys), *call.keys, *map(str, call.arguments)
+                self._digests[call.script], len(call.keys), *call.keys, *map(str, call.arguments)
             )
         return await pipeline.execute(raise_on_error=False)
 

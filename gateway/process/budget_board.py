@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+import msgspec
 
 from gateway.budgets.messages import (
     BudgetChange,
@@ -26,6 +27,7 @@ from gateway.budgets.messages import (
     BudgetState,
     LeaseReply,
     LeaseRequest,
+    LeaseWant,
 )
 from gateway.budgets.refills import NOT_CARRIED_OUT
 from gateway.channel import ChannelError, Method, RemoteError, method
@@ -46,6 +48,7 @@ LEDGER_CALL_S = 10.0
 DECLARE_S = 30.0
 RECALL_S = 0.5
 """A worker that does not answer in this time keeps what it has."""
+UNANSWERED_MAX = 1_024
 STATES_FRESH_S = 1.0
 """So old may be what one worker is told because another one asked before."""
 
@@ -72,6 +75,10 @@ class BudgetBoard:
     _told: asyncio.Event = field(default_factory=asyncio.Event)
     _kept: dict[bytes, int] = field(default_factory=dict[bytes, int])
     """What workers gave back and the ledger has not taken."""
+    _unanswered: dict[tuple[bytes, int | None], LeaseRequest] = field(
+        default_factory=dict[tuple[bytes, int | None], LeaseRequest]
+    )
+    """Last tries of which it is not known what became of them, by session and number."""
     _states: list[BudgetState] = field(default_factory=list[BudgetState])
     _states_s: float | None = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -192,8 +199,29 @@ class BudgetBoard:
             for state in reply.shortages
             if (want := waited.get((state.budget_id, state.window_start_us))) is not None
         ]
-        if not short or request.is_last_try:
+        before = self._unanswered.pop((request.session, request.number), None)
+        if request.is_last_try or not (short or before):
             return reply
+        last = await self._try_last(request, short, before)
+        return LeaseReply(
+            leases=(*reply.leases, *last.leases),
+            shortages=last.shortages,
+            rules_revision=max(reply.rules_revision, last.rules_revision),
+        )
+
+    async def _try_last(
+        self, request: LeaseRequest, short: Sequence[LeaseWant], before: LeaseRequest | None
+    ) -> LeaseReply:
+        """Ask once more, with what the other workers do not use.
+
+        Args:
+            request: What a worker asked.
+            short: What the ledger had no room for.
+            before: The last try of the same request that has had no answer, None for none.
+
+        Raises:
+            RemoteError: No answer; the worker asks the same again, and is told the whole then.
+        """
         await self._recall([(want.budget_id, want.window_start_us) for want in short])
         returned, self._kept = self._kept, {}
         last_try = LeaseRequest(
@@ -202,20 +230,29 @@ class BudgetBoard:
             wants=tuple(short),
             returns=returned,
             is_last_try=True,
+            number=request.number,
+            is_repeat=request.is_repeat,
         )
+        if before is not None:
+            last_try = _joined(before, last_try)
         try:
             last = await self._ask(last_try)
         except ChannelError as error:
-            if isinstance(error, RemoteError) and error.code == NOT_CARRIED_OUT:
+            was_not_done = isinstance(error, RemoteError) and error.code == NOT_CARRIED_OUT
+            if was_not_done and before is None:
                 self._keep(returned)
-            logger.warning("the ledger did not answer a second time: %s", error)
-            # Said here, it would sound as if the first half had not been done either.
-            return LeaseReply(leases=reply.leases, rules_revision=reply.rules_revision)
-        return LeaseReply(
-            leases=(*reply.leases, *last.leases),
-            shortages=last.shortages,
-            rules_revision=max(reply.rules_revision, last.rules_revision),
-        )
+            else:
+                self._remember(last_try)
+            # Not as not carried out: the first half was.
+            raise RemoteError("ledger_unavailable", f"not a second time: {error}") from error
+        if last.is_repeat:
+            self._keep(returned)
+        return last
+
+    def _remember(self, last_try: LeaseRequest) -> None:
+        while len(self._unanswered) >= UNANSWERED_MAX:
+            del self._unanswered[next(iter(self._unanswered))]
+        self._unanswered[last_try.session, last_try.number] = last_try
 
     async def states(self) -> list[BudgetState]:
         """Where every bucket stands; what was asked within the last second counts.
@@ -285,3 +322,15 @@ class BudgetBoard:
         async with anyio.create_task_group() as tasks:
             for child in self.members():
                 tasks.start_soon(recall, child)
+
+
+def _joined(before: LeaseRequest, last_try: LeaseRequest) -> LeaseRequest:
+    """A last try that has had no answer, said again with what has come since."""
+    wants = {(want.budget_id, want.window_start_us): want for want in before.wants}
+    wants |= {(want.budget_id, want.window_start_us): want for want in last_try.wants}
+    returns = dict(before.returns)
+    for lease_id, amount_pico_usd in last_try.returns.items():
+        returns[lease_id] = returns.get(lease_id, 0) + amount_pico_usd
+    return msgspec.structs.replace(
+        last_try, wants=tuple(wants.values()), returns=returns, is_repeat=True
+    )

@@ -63,6 +63,7 @@ from gateway.ledger import errors
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.people_desk import PeopleDesk
+from gateway.ledger.pool_desk import SCRIPTS
 from gateway.ledger.rebuild import RebuiltDay
 from gateway.ledger.rounds import LoaderStats
 from gateway.ledger.service import LedgerService
@@ -76,6 +77,7 @@ from gateway.ledger.views import (
     SpendReport,
     StoredKey,
 )
+from gateway.limits.shared import Connection
 from gateway.process.messages import DATABASE_UNAVAILABLE, UNUSABLE_DATABASE, LedgerStart
 from gateway.telemetry.logs import set_up_logging
 
@@ -218,6 +220,7 @@ class LedgerProcess:
             cost_tags=start.cost_tags,
             check_hour=start.check_hour,
             password_cost=self._password_cost,
+            redis=_redis(start),
             on_news=self._tell_news,
         )
         try:
@@ -343,6 +346,19 @@ class LedgerProcess:
         if self._service is None:
             raise RemoteError("invalid_state", "the ledger process is not started or is stopping")
         return self._service
+
+
+def _redis(start: LedgerStart) -> Callable[[], Awaitable[Connection]] | None:
+    """What connects to the Redis that helps with budgets, None without one."""
+    url, password = start.redis_url, start.redis_password
+    if url is None:
+        return None
+    from gateway.limits.redis_link import RedisLink  # redis-py, for those who use it
+
+    async def connect() -> Connection:
+        return await RedisLink.connect(url, password, SCRIPTS)
+
+    return connect
 
 
 def _answer(params_type: type[P], run: Callable[[P], Awaitable[R]]) -> Method:

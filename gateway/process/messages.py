@@ -137,6 +137,8 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
         keep_events_months: As `retention.events_months`.
         cost_tags: Cost tags that have sums of their own.
         check_hour: As `storage.check_hour`.
+        redis_url: Of a Redis that helps with budgets, None for none.
+        redis_password: Its password, None for none.
     """
 
     database_url: str
@@ -145,6 +147,8 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
     keep_events_months: int | None = None
     cost_tags: tuple[str, ...] = ()
     check_hour: int | None = None
+    redis_url: str | None = None
+    redis_password: str | None = None
 
 
 class EngineSpeed(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ from gateway.process.preflight import ServeError
 from gateway.process.reload import Reloader
 from gateway.process.worker_fleet import WorkerFleet
 from gateway.process.worker_set import SetFailed, Surroundings
-from gateway.settings.database import connection_url
+from gateway.settings.database import connection_url, redis_password
 from gateway.settings.declared_budgets import declared_budgets
 from gateway.settings.loader import LoadedConfig
 from gateway.telemetry.desk import MetricsDesk
@@ -341,6 +341,8 @@ class Supervisor:
             keep_events_months=self.loaded.settings.retention.events_months,
             cost_tags=self.loaded.settings.finance.cost_tags,
             check_hour=self.loaded.settings.storage.check_hour,
+            redis_url=self.loaded.settings.storage.redis,
+            redis_password=redis_password(self.loaded, environ=self.environ),
         )
 
     async def _take_keys(self, keys: list[KeyRecord]) -> None:

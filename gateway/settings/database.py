@@ -29,6 +29,16 @@ def connection_url(config: LoadedConfig, *, environ: Mapping[str, str]) -> str:
     return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}{at or '@'}{host}"))
 
 
+def redis_password(config: LoadedConfig, *, environ: Mapping[str, str]) -> str | None:
+    """The password of `storage.redis`, None where it has none.
+
+    Raises:
+        SecretError: It is missing, or in a place that cannot be read.
+    """
+    reference = config.settings.storage.redis_password
+    return None if reference is None else resolve(reference, environ=environ, config=config)
+
+
 def require_database(config: LoadedConfig, environ: Mapping[str, str]) -> None:
     """See that the database can be opened, as far as this machine alone can tell.
 

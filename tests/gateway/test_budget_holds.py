@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import anyio
 import pytest
 
+from gateway.budgets import refills
 from gateway.budgets.holds import NO_HOLD, Hold, Holds
 from gateway.budgets.messages import BudgetRule, BudgetRules, BudgetScope, BudgetWindow, OnExceed
 from gateway.budgets.refills import NOT_CARRIED_OUT
@@ -329,23 +330,61 @@ async def test_a_ledger_that_is_silent_makes_nobody_hang():
 
 
 RETURNS = {
-    "not carried out: they are said again": (RemoteError(NOT_CARRIED_OUT, "away"), CENT),
-    "an unknown outcome: nothing is given back twice": (CallTimeout("silent"), None),
+    "not carried out": {"fault": RemoteError(NOT_CARRIED_OUT, "away")},
+    "an unknown outcome, and not done": {"fault": CallTimeout("silent")},
+    "an unknown outcome, and done": {"lost": CallTimeout("silent")},
 }
 
 
-@pytest.mark.parametrize(("fault", "reserved"), RETURNS.values(), ids=RETURNS.keys())
-async def test_returns_whose_call_failed(fault, reserved):
+@pytest.mark.parametrize("faults", RETURNS.values(), ids=RETURNS.keys())
+async def test_returns_whose_call_failed_are_given_back_once(faults, monkeypatch):
+    monkeypatch.setattr(refills, "FAILED_PAUSE_S", 0.01)
     async with running(rule(limit_pico_usd=100 * USD)) as worker:
         await worker.hold(CENT)
-        whole = worker.ledger.bucket(1).reserved
-        worker.ledger.fault = fault
+        worker.ledger.__dict__.update(faults)
         worker.holds.follow(BudgetRules(revision=2))  # the budget is gone, its leases go back
         await worker.settle()
-        worker.ledger.fault = None
+        worker.ledger.fault = worker.ledger.lost = None
         worker.holds.follow(BudgetRules(revision=3))
-        await worker.settle()
-        assert worker.ledger.bucket(1).reserved == (reserved or whole)
+        with anyio.fail_after(5):
+            while worker.ledger.bucket(1).reserved != CENT:
+                await anyio.sleep(0.005)
+        await anyio.sleep(0.03)
+        assert worker.ledger.bucket(1).reserved == CENT
+
+
+@pytest.mark.parametrize("is_granted", [True, False], ids=["granted", "not granted"])
+async def test_a_slab_whose_answer_was_lost_is_asked_for_again_and_granted_once(
+    is_granted, monkeypatch
+):
+    monkeypatch.setattr(refills, "FAILED_PAUSE_S", 0.02)
+    async with running(rule(limit_pico_usd=100 * USD)) as worker:
+        name = "lost" if is_granted else "fault"
+        setattr(worker.ledger, name, CallTimeout("silent"))
+        with pytest.raises(BudgetUnavailable):
+            await worker.hold(CENT)
+        # Nothing else is asked about this bucket meanwhile.
+        with pytest.raises(BudgetUnavailable):
+            await worker.hold(CENT)
+        setattr(worker.ledger, name, None)
+        assert await worker.hold(CENT)
+        first, *others = worker.ledger.requests
+        assert {asked.number for asked in others} == {first.number}
+        assert all(asked.is_repeat and asked.wants == first.wants for asked in others)
+        assert len(worker.ledger.leases) == 1
+
+
+async def test_a_question_that_never_has_an_answer_is_given_up(monkeypatch):
+    monkeypatch.setattr(refills, "FAILED_PAUSE_S", 0.01)
+    monkeypatch.setattr(refills, "REPEAT_S", 0.05)
+    async with running(rule(limit_pico_usd=100 * USD)) as worker:
+        worker.ledger.fault = CallTimeout("silent")
+        with anyio.fail_after(10):
+            while len({asked.number for asked in worker.ledger.requests}) < 2:
+                with pytest.raises(BudgetUnavailable):
+                    await worker.hold(CENT)
+        worker.ledger.fault = None
+        assert await worker.hold(CENT)
 
 
 async def test_what_is_unused_is_given_up_when_it_is_recalled():

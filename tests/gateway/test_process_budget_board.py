@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from gateway.budgets import refills
 from gateway.budgets.holds import Hold, Holds
 from gateway.budgets.messages import (
     BudgetChange,
@@ -21,9 +22,10 @@ from gateway.budgets.messages import (
     BudgetSource,
     LeaseRequest,
 )
-from gateway.channel import Channel, ChannelError, RemoteError, method, socket_pair
+from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError, method, socket_pair
 from gateway.clock import Clock
 from gateway.errors import BudgetExceeded, BudgetUnavailable
+from gateway.process import budget_board
 from gateway.process.budget_board import BudgetBoard
 from gateway.process.budget_link import make_holds
 from gateway.process.messages import RecallBudgets
@@ -91,7 +93,9 @@ class Machine:
         methods: dict = {}
         channel, end = self.connect(f"worker-{number}", methods, self.board.methods())
         clock = Clock(wall_us=lambda: self.time.wall, monotonic_s=asyncio.get_running_loop().time)
-        holds = make_holds(end, clock=clock, directory=f"worker-{number}", session=bytes(16))
+        holds = make_holds(
+            end, clock=clock, directory=f"worker-{number}", session=bytes([number]) * 16
+        )
 
         async def follow(rules: BudgetRules, _fds: Sequence[int]) -> None:
             holds.follow(rules)
@@ -300,6 +304,40 @@ async def test_what_was_recalled_goes_along_with_the_next_try_when_the_ledger_le
         await anyio.sleep(0.6)
         assert await here.hold(1, bucket.limit - first.amount_pico_usd)
         assert bucket.reserved == bucket.limit
+
+
+@pytest.mark.parametrize("name", ["lost", "fault"], ids=["done", "not done"])
+async def test_a_last_try_without_an_answer_is_said_again_and_done_once(name, monkeypatch):
+    monkeypatch.setattr(refills, "FAILED_PAUSE_S", 0.02)
+    async with machine(rule(limit_pico_usd=100 * CENT), workers=2) as here:
+        first = await here.hold(0, CENT // 10)
+        bucket = here.ledger.bucket(1)
+        wanted = bucket.limit - first.amount_pico_usd
+
+        async def before(request: LeaseRequest) -> None:
+            is_lost = request.is_last_try and not request.is_repeat
+            setattr(here.ledger, name, CallTimeout("silent") if is_lost else None)
+
+        here.ledger.before = before
+        with anyio.fail_after(5):
+            with pytest.raises(BudgetUnavailable, match="not a second time"):
+                await here.hold(1, wanted)
+            assert await here.hold(1, wanted)
+        assert bucket.reserved == bucket.limit
+        last = [request for request in here.ledger.requests if request.is_last_try]
+        assert len({request.number for request in last}) == 1
+        assert [request.is_repeat for request in last] == [False, True]
+        assert here.board._unanswered == {}
+
+
+async def test_of_last_tries_without_an_answer_the_oldest_are_forgotten(monkeypatch):
+    monkeypatch.setattr(budget_board, "UNANSWERED_MAX", 2)
+    async with machine(rule()) as here:
+        for number in range(3):
+            here.board._remember(
+                LeaseRequest(directory="w", session=bytes(16), number=number, is_last_try=True)
+            )
+        assert [number for _, number in here.board._unanswered] == [1, 2]
 
 
 def _then(act):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gateway.budgets.messages import (
     BudgetRule,
     BudgetRules,
@@ -45,6 +47,9 @@ class MemoryLedger:
     wall_us: Callable[[], int]
     before: Callable[[LeaseRequest], Awaitable[None]] | None = None
     fault: ChannelError | None = None
+    lost: ChannelError | None = None
+    """Raised in the place of an answer, when everything was done."""
+    answers: dict[tuple[bytes, int | None, bool], LeaseReply] = field(default_factory=dict)
     buckets: dict[tuple[int, int], MemoryBucket] = field(default_factory=dict)
     leases: dict[bytes, tuple[tuple[int, int], int]] = field(default_factory=dict)
     requests: list[LeaseRequest] = field(default_factory=list)
@@ -66,6 +71,19 @@ class MemoryLedger:
             await self.before(request)
         if self.fault is not None:
             raise self.fault
+        asked = (request.session, request.number, request.is_last_try)
+        if request.is_repeat and asked in self.answers:
+            reply = msgspec.structs.replace(self.answers[asked], is_repeat=True, shortages=())
+        else:
+            assert request.number is None or asked not in self.answers, "a number of its own"
+            reply = self._carry_out(request)
+            if request.number is not None and (reply.leases or request.returns):
+                self.answers[asked] = reply
+        if self.lost is not None:
+            raise self.lost
+        return reply
+
+    def _carry_out(self, request: LeaseRequest) -> LeaseReply:
         for lease_id, amount in request.returns.items():
             self._release(lease_id, amount)
         leases, shortages = [], []

@@ -1,0 +1,299 @@
+"""Budgets with a real Redis over PostgreSQL: it is asked first, and need never be believed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+import redis
+
+from gateway.budgets.messages import BudgetChange, LeaseReply
+from gateway.ledger.budget_pool import POOL_S, SLABS
+from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.pool_desk import SCRIPTS
+from gateway.ledger.service import LedgerService
+from gateway.limits.redis_link import RedisLink
+from gateway.limits.shared import Connection, Unreachable
+from tests.gateway.ledger_samples import FakeClock
+from tests.gateway.test_ledger_budgets import (
+    LIMIT,
+    MONTH_START_US,
+    budget,
+    declare,
+    request,
+    stand,
+    want,
+)
+
+pytestmark = pytest.mark.anyio
+
+SLAB = LIMIT // 1_000
+
+
+@dataclass
+class Machine:
+    """One ledger on the shared database and the shared Redis."""
+
+    service: LedgerService
+    client: redis.Redis
+    clock: FakeClock
+
+    async def ask(self, amount: int = SLAB, *, session: int = 1, **changes) -> LeaseReply:
+        wanted = want(at_least_pico_usd=amount, wanted_pico_usd=amount)
+        return await self.service.lease_budgets(request(wanted, session=session, **changes))
+
+    async def fill(self) -> None:
+        """Ask until slabs lie in Redis; the session is known to the database then."""
+        for _ in range(2):
+            await self.ask()
+        await until(lambda: len(self.pooled()) == SLABS)
+
+    def pooled(self) -> dict[bytes, float]:
+        """Ids of leases in Redis, with about how much they are."""
+        return {
+            member: score
+            for key in self.client.keys("fareway:{budgets:*")
+            for member, score in self.client.zrange(key, 0, -1, withscores=True)
+        }
+
+    @property
+    def grants(self) -> int:
+        return self.service.stats().pool_grants
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    with anyio.fail_after(20):
+        while not is_so():
+            await anyio.sleep(0.005)
+
+
+def link_to(url: str) -> Callable[[], asyncio.Future]:
+    async def connect() -> Connection:
+        return await RedisLink.connect(url, None, SCRIPTS)
+
+    return connect
+
+
+@asynccontextmanager
+async def machine(
+    url: str, redis_url: str, folder: Path, clock: FakeClock, connect=None
+) -> AsyncIterator[Machine]:
+    service = LedgerService(
+        url, folder / "spool", clock=clock.clock, redis=connect or link_to(redis_url)
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(service.run)
+        with redis.Redis.from_url(redis_url) as client:
+            await service.set_budgets(declare(budget()))
+            if connect is None:
+                await until(lambda: service._leases._pool.is_up)
+            yield Machine(service, client, clock)
+        await service.stop(drain=True)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+async def test_what_is_asked_for_again_and_again_comes_out_of_redis(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        assert await stand(here.service) == (0, (2 + SLABS) * SLAB, 0)
+        leases = [lease for _ in range(SLABS) for lease in (await here.ask()).leases]
+        assert here.grants == SLABS
+        assert {(one.amount_pico_usd, one.window_start_us) for one in leases} == {
+            (SLAB, MONTH_START_US)
+        }
+        assert len({lease.lease_id for lease in leases}) == SLABS
+        # Nothing more was reserved, and each is the worker's own: it can give it back.
+        assert await stand(here.service) == (0, (2 + SLABS) * SLAB, 0)
+        await here.service.lease_budgets(request(returns={leases[0].lease_id: SLAB}))
+        assert await stand(here.service) == (0, (1 + SLABS) * SLAB, 0)
+        assert (await here.service.verify()).faults == ()
+
+
+async def test_nobody_is_refused_for_want_of_what_lies_in_redis(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        room = LIMIT - 2 * SLAB
+        reply = await here.ask(room, is_last_try=True)
+        assert [lease.amount_pico_usd for lease in reply.leases] == [room]
+        assert await stand(here.service) == (0, LIMIT, 0)
+        # Their ids are still there, and nobody gets anything for them.
+        assert len(here.pooled()) == SLABS
+        reply = await here.ask()
+        assert (reply.leases, len(reply.shortages)) == ((), 1)
+        assert here.grants == 0
+
+
+async def test_a_redis_that_tells_old_things_gives_nobody_a_slab_twice(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        old = {key: here.client.dump(key) for key in here.client.keys("fareway:{budgets:*")}
+        before = [lease.lease_id for _ in range(SLABS) for lease in (await here.ask()).leases]
+        for key, value in old.items():
+            here.client.restore(key, 0, value, replace=True)
+        after = [lease.lease_id for _ in range(SLABS) for lease in (await here.ask()).leases]
+        assert len({*before, *after}) == 2 * SLABS
+        assert (await here.service.verify()).faults == ()
+
+
+async def test_what_nobody_claims_returns(postgres_ledger_url, redis_url, tmp_path, clock):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        here.client.flushdb()
+        assert await here.service._leases.sweep() == 0
+        clock.pass_s(POOL_S)
+        assert await here.service._leases.sweep() == SLABS * SLAB
+        assert await stand(here.service) == (0, 2 * SLAB, 0)
+        assert (await here.service.verify()).faults == ()
+
+
+async def test_an_expired_slab_is_nobodys_although_it_lies_in_redis(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        clock.pass_s(POOL_S)
+        assert len((await here.ask()).leases) == 1
+        assert here.grants == 0
+
+
+CHANGES = {
+    "lowered": budget("mine", limit_pico_usd=3 * SLAB),
+    "made another one": budget("mine", time_zone="Asia/Seoul"),
+    "taken away": None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+async def test_a_budget_that_changes_leaves_nothing_in_redis_to_be_had(
+    postgres_ledger_url, redis_url, tmp_path, clock, change
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.service.set_budgets(declare())
+        mine = BudgetChange(name="mine", budget=budget("mine"), actor="ann")
+        rules = await here.service.change_budget(mine)
+        (number,) = [rule.budget_id for rule in rules.rules]
+        one = want(number, at_least_pico_usd=SLAB, wanted_pico_usd=SLAB)
+        for _ in range(2):
+            await here.service.lease_budgets(request(one))
+        await until(lambda: len(here.pooled()) == SLABS)
+        await here.service.change_budget(BudgetChange(name="mine", budget=change, actor="ann"))
+        replies = [await here.service.lease_budgets(request(one)) for _ in range(3)]
+        granted = sum(len(reply.leases) for reply in replies)
+        assert granted == (1 if change is CHANGES["lowered"] else 0)
+        assert here.grants == 0
+        assert (await here.service.verify()).faults == ()
+
+
+async def test_where_a_bucket_is_asked_about_seldom_nothing_is_laid_in(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        for _ in range(3):
+            await here.ask()
+            clock.pass_s(2)
+        assert await stand(here.service) == (0, 3 * SLAB, 0)
+
+
+async def test_close_to_the_limit_nothing_is_laid_in(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        for _ in range(3):
+            await here.ask(LIMIT // 50)
+        assert await stand(here.service) == (0, 3 * LIMIT // 50, 0)
+
+
+FAULTS = ["kill", "freeze", "full"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_without_redis_the_database_grants_within_a_bounded_wait(
+    postgres_ledger_url, redis_server, tmp_path, clock, fault
+):
+    async with machine(postgres_ledger_url, redis_server.url, tmp_path, clock) as here:
+        await here.fill()
+        if fault == "full":
+            here.client.config_set("maxmemory", "1")
+        else:
+            getattr(redis_server, fault)()
+        with anyio.fail_after(10):
+            for _ in range(2 * SLABS):
+                assert len((await here.ask()).leases) == 1
+        await until(lambda: bool(here.service.stats().pool_fault))
+        assert here.grants <= SLABS
+        # All that there is can be had, what lies in Redis too.
+        _, reserved, _ = await stand(here.service)
+        with anyio.fail_after(10):
+            free = LIMIT - 2 * SLAB - 2 * SLABS * SLAB
+            assert len((await here.ask(free, is_last_try=True)).leases) == 1
+        assert (await here.service.verify()).faults == ()
+        if fault == "kill":
+            redis_server.start()
+        elif fault == "freeze":
+            redis_server.thaw()
+        else:
+            here.client.config_set("maxmemory", "0")
+        await until(lambda: not here.service.stats().pool_fault)
+
+
+async def test_a_gateway_starts_without_redis(postgres_ledger_url, redis_url, tmp_path, clock):
+    async def connect() -> Connection:
+        raise Unreachable("nobody is there")
+
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock, connect) as here:
+        assert len((await here.ask()).leases) == 1
+        await until(lambda: bool(here.service.stats().pool_fault))
+        assert here.service.stats().pool_fault == "nobody is there"
+
+
+async def test_whether_a_claim_was_carried_out_is_not_guessed(
+    postgres_ledger_url, redis_url, tmp_path, clock, monkeypatch
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+
+        async def lost(*_):
+            raise DatabaseUnavailable("the connection was lost")
+
+        monkeypatch.setattr(here.service._leases._pool, "_claim", lost)
+        with pytest.raises(DatabaseUnavailable):
+            await here.ask()
+
+
+async def test_what_came_out_of_redis_is_answered_again(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        reply = await here.ask(number=7)
+        assert here.grants == 1
+        before = await stand(here.service)
+        again = await here.ask(number=7, is_repeat=True)
+        assert (again.leases, again.is_repeat) == (reply.leases, True)
+        assert await stand(here.service) == before
+
+
+async def test_what_no_lease_can_be_is_passed_over(postgres_ledger_url, redis_url, tmp_path, clock):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        (key,) = here.client.keys("fareway:{budgets:*")
+        here.client.delete(key)
+        here.client.zadd(key, {"nonsense": SLAB, "0" * 32: SLAB + 1, "ab": SLAB + 2})
+        for _ in range(4):
+            assert len((await here.ask()).leases) == 1
+        assert (await here.service.verify()).faults == ()
