@@ -89,8 +89,8 @@ def fill(
     bucket = (want.budget_id, want.window_start_us)
     if bucket not in filling.hot or amount_pico_usd < max(want.at_least_pico_usd, 1):
         return
-    if not budget_buckets.reserve(connection, bucket, amount_pico_usd * SLABS):
-        return
+    is_reserved = budget_buckets.reserve(connection, bucket, amount_pico_usd * SLABS)
+    assert is_reserved, "the grant has locked the bucket, and a few percent of its room fit"
     made = [
         Lease(
             lease_id=new_id(),

@@ -206,9 +206,11 @@ class LeaseDesk:
                 )
             return found
 
-        with explaining():
+        claimed: dict[bytes, Lease] = {}
+        with explaining(), anyio.CancelScope(shield=True):
             async with self._claimer.begin() as connection:
-                return await connection.run_sync(run)
+                claimed = await connection.run_sync(run)
+        return claimed
 
     async def _identify(self) -> str:
         """A name of this database, for keys in Redis."""
@@ -223,7 +225,9 @@ class LeaseDesk:
             if not (self._is_shared or self._has_answered):
                 continue
             try:
-                await self.sweep()
+                # A transaction that has begun is ended, also when this is: its waits are bounded.
+                with anyio.CancelScope(shield=True):
+                    await self.sweep()
             except LedgerError as error:
                 _log.warning("unclaimed slabs of budgets wait for the next sweep: %s", error)
 

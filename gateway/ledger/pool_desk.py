@@ -181,6 +181,9 @@ class PoolDesk:
         """
         connection = await self._connect()
         try:
+            # One that is full, or a replica, answers and takes nothing.
+            probe = ScriptCall(PUT, (f"fareway:probe:{{budgets:{self._name}}}",), (1_000, 0, ""))
+            await self._within_budget(connection, [probe])
             self.is_up = True
             if self.fault:
                 logger.warning("Redis helps with budgets again")

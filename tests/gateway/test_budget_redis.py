@@ -12,10 +12,12 @@ import anyio
 import pytest
 import redis
 
-from gateway.budgets.messages import BudgetChange, LeaseReply
+from gateway.budgets.messages import BudgetChange, BudgetScope, LeaseReply
+from gateway.ledger import lease_desk, pool_desk
 from gateway.ledger.budget_pool import POOL_S, SLABS
 from gateway.ledger.errors import DatabaseUnavailable
-from gateway.ledger.pool_desk import SCRIPTS
+from gateway.ledger.lease_desk import RENEW_S
+from gateway.ledger.pool_desk import SCRIPTS, PoolDesk
 from gateway.ledger.service import LedgerService
 from gateway.limits.redis_link import RedisLink
 from gateway.limits.shared import Connection, Unreachable
@@ -221,6 +223,7 @@ async def test_close_to_the_limit_nothing_is_laid_in(
 FAULTS = ["kill", "freeze", "full"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_without_redis_the_database_grants_within_a_bounded_wait(
     postgres_ledger_url, redis_server, tmp_path, clock, fault
@@ -249,6 +252,147 @@ async def test_without_redis_the_database_grants_within_a_bounded_wait(
         else:
             here.client.config_set("maxmemory", "0")
         await until(lambda: not here.service.stats().pool_fault)
+
+
+async def test_what_is_remembered_of_buckets_and_sessions_is_bounded(
+    postgres_ledger_url, redis_url, tmp_path, clock, monkeypatch
+):
+    monkeypatch.setattr(pool_desk, "BUCKETS_MAX", 0)
+    monkeypatch.setattr(lease_desk, "SESSIONS_MAX", 1)
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        for session in (1, 2, 3):
+            await here.ask(session=session)
+        assert await stand(here.service) == (0, 3 * SLAB, 0)
+        assert len(here.service._leases._renewed_s) == 1
+
+
+async def test_a_session_that_the_database_has_not_seen_for_long_asks_there(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        assert len((await here.ask(session=9)).leases) == 1
+        assert here.grants == 0
+        clock.monotonic += RENEW_S + 1
+        assert len((await here.ask()).leases) == 1
+        assert here.grants == 0
+        assert len((await here.ask()).leases) == 1
+        assert here.grants == 1
+
+
+async def test_of_several_wants_what_redis_has_not_comes_from_the_database(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        other = budget("other", scope=BudgetScope.ORGANISATION, team="")
+        await here.service.set_budgets(declare(budget(), other))
+        await here.fill()
+        wants = [want(one, at_least_pico_usd=SLAB, wanted_pico_usd=SLAB) for one in (1, 2)]
+        reply = await here.service.lease_budgets(request(*wants))
+        assert sorted(lease.budget_id for lease in reply.leases) == [1, 2]
+        assert here.grants == 1
+        assert (await here.service.verify()).faults == ()
+
+
+async def test_while_too_many_wait_the_database_is_asked(
+    postgres_ledger_url, redis_url, tmp_path, clock, monkeypatch
+):
+    monkeypatch.setattr(pool_desk, "WAITING_MAX", 0)
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        assert len((await here.ask()).leases) == 1
+        assert here.grants == 0
+
+
+async def test_who_waits_when_redis_goes_is_answered_by_the_database(
+    postgres_ledger_url, redis_url, tmp_path, clock, monkeypatch
+):
+    monkeypatch.setattr(pool_desk, "BATCH_MAX", 2)
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as here:
+        await here.fill()
+        pool = here.service._leases._pool
+        replies: list[LeaseReply] = []
+
+        async def ask() -> None:
+            replies.append(await here.ask())
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(7):
+                tasks.start_soon(ask)
+            await until(lambda: bool(pool._asks))
+            here.client.client_kill_filter(_type="normal", skipme=True)
+        assert [len(reply.leases) for reply in replies] == [1] * 7
+        assert (await here.service.verify()).faults == ()
+
+
+class Scripted:
+    """A connection that finds the same id for everybody, or fails when it is asked."""
+
+    def __init__(self, *, fails: bool) -> None:
+        self.fails = fails
+
+    async def run(self, calls):
+        if self.fails and any(call.script == pool_desk.TAKE for call in calls):
+            raise Unreachable("gone")
+        return [[b"ab" * 16] if call.script == pool_desk.TAKE else 0 for call in calls]
+
+    async def close(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def desk_of(connection: Scripted, claim) -> AsyncIterator[PoolDesk]:
+    async def connect() -> Connection:
+        return connection
+
+    async def identify() -> str:
+        return "one"
+
+    desk = PoolDesk(connect, identify=identify, claim=claim, clock=FakeClock().clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(desk.run)
+        await until(lambda: desk.is_up)
+        yield desk
+        tasks.cancel_scope.cancel()
+
+
+WANT = want(at_least_pico_usd=SLAB, wanted_pico_usd=SLAB)
+
+
+async def test_whoever_waits_when_the_connection_fails_is_answered_with_nothing(monkeypatch):
+    monkeypatch.setattr(pool_desk, "BATCH_MAX", 1)
+    found: list[dict] = []
+
+    async def claim(_claims):
+        return {}
+
+    async with desk_of(Scripted(fails=True), claim) as desk:
+
+        async def take() -> None:
+            found.append(await desk.take(request(WANT), "w"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(take)
+        assert found == [{}] * 3
+
+
+async def test_who_has_left_is_not_told_of_a_claim_that_failed():
+    claiming, left = anyio.Event(), anyio.Event()
+
+    async def claim(_claims):
+        claiming.set()
+        await left.wait()
+        raise DatabaseUnavailable("away")
+
+    async with desk_of(Scripted(fails=False), claim) as desk:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(desk.take, request(WANT), "w")
+            await claiming.wait()
+            tasks.cancel_scope.cancel()
+        left.set()
+        with pytest.raises(DatabaseUnavailable):
+            await desk.take(request(WANT), "w")
 
 
 async def test_a_gateway_starts_without_redis(postgres_ledger_url, redis_url, tmp_path, clock):
