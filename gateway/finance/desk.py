@@ -48,6 +48,7 @@ from gateway.finance.form_messages import (
     Once,
     PreviewFile,
     ShowCell,
+    ShowForm,
     ShowProposal,
 )
 from gateway.finance.held_files import HeldFiles
@@ -267,7 +268,8 @@ def _read(
     | VerifyCloses
     | ShowJournal
     | ShowProposal
-    | ShowCell,
+    | ShowCell
+    | ShowForm,
 ) -> object:
     match query:
         case ListImports():
@@ -276,6 +278,8 @@ def _read(
             return runs.runs(connection, query)
         case ShowRun():
             return runs.show_run(connection, query)
+        case ShowForm():
+            return once.show_form(connection, query)
         case ShowCell():
             return cell_rows.cell_rows(connection, query)
         case ListProposals():

@@ -63,6 +63,13 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     is_repeated: bool = False
 
 
+class ShowForm(msgspec.Struct, frozen=True, kw_only=True, tag="show_form"):
+    """What became of a form of somebody's; `None` when it was never acted on."""
+
+    actor: str
+    form: FormToken
+
+
 class PreviewFile(msgspec.Struct, frozen=True, kw_only=True, tag="preview_file"):
     """Hold a file and say what an import would take of it, and what it would refuse.
 

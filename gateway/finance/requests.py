@@ -9,7 +9,7 @@ from gateway.finance.commitment_messages import (
     RecordCommitment,
     WithdrawCommitment,
 )
-from gateway.finance.form_messages import Once, PreviewFile, ShowCell, ShowProposal
+from gateway.finance.form_messages import Once, PreviewFile, ShowCell, ShowForm, ShowProposal
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
@@ -39,5 +39,6 @@ FinanceRequest = (
     | PreviewFile
     | ShowProposal
     | ShowCell
+    | ShowForm
 )
 """Everything that can be asked of finance."""

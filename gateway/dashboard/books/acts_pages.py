@@ -24,7 +24,7 @@ from gateway.dashboard.books.frame import (
 from gateway.errors import LedgerUnavailable
 from pricing.money import format_usd
 
-AREAS = ("import", "reconciliation", "adjustment", "period")
+AREAS = ("import", "reconciliation", "adjustment", "period", "journal", "commitment", "ledger")
 LINES_SHOWN = 100
 _ACTS: Mapping[str, str] = {
     "import.keep": "took a vendor's file",
@@ -36,6 +36,9 @@ _ACTS: Mapping[str, str] = {
     "adjustment.withdraw": "withdrew by a newer run",
     "period.soft_close": "closed a month softly",
     "period.close": "closed a month for good",
+    "journal.issue": "issued the journal of a month",
+    "commitment.withdraw": "withdrew a commitment",
+    "ledger.rebuild": "made sums anew",
 }
 
 

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 from fastapi import Request, Response
 
 from gateway.dashboard.books.close_view import (
-    ACCEPTABLE,
     SOFT_ITEMS,
     field_of,
     figures_of,
@@ -17,6 +16,7 @@ from gateway.dashboard.books.close_view import (
     lacking,
     reasons_of,
     soft_from,
+    typed_reasons,
 )
 from gateway.dashboard.books.frame import (
     CLOSE_PATH,
@@ -130,7 +130,7 @@ class ClosePages:
             FieldFaults: Something is open, or the books do not allow it.
         """
         is_closed = report.state == _CLOSED
-        reasons = _typed_reasons(form) if is_closed else _checked_reasons(report, form)
+        reasons = typed_reasons(form) if is_closed else _checked_reasons(report, form)
         order = CloseMonth(
             actor=self.books.actor(request),
             month=month.name,
@@ -218,12 +218,6 @@ class ClosePages:
     async def _verified(self, month: Month) -> VerifiedClose | None:
         closes = await self.books.ask(VerifyCloses(), tuple[VerifiedClose, ...])
         return next((one for one in closes if one.month == month.name), None)
-
-
-def _typed_reasons(form: Mapping[str, str]) -> dict[str, str]:
-    """The reasons of a form, when the checklist does not say any more what was open."""
-    typed = {name: form.get(field_of(name), "").strip() for name in ACCEPTABLE}
-    return {name: reason for name, reason in typed.items() if reason}
 
 
 def _wants_check(request: Request, is_closed: bool) -> bool:

@@ -22,8 +22,7 @@ from gateway.finance.close_messages import CloseItem, CloseReport
 
 SOFT_ITEMS = frozenset({"month_over", "delay", "spools_loaded", "ledger_verified", "quarantine"})
 """Items that a soft close asks for."""
-ACCEPTABLE = ("delay", "quarantine", "unpriced", "reconciliation", "exposures", "proposals")
-"""Items that a reason may stand in for, in the order of the checklist."""
+_FIELD = "accept-"
 _OPEN = "open"
 _LABELS: Mapping[str, str] = {
     "month_over": "The month is over",
@@ -36,6 +35,7 @@ _LABELS: Mapping[str, str] = {
     "reconciliation": "Bills and ledger are compared",
     "exposures": "No bill is unknown",
     "proposals": "Every proposal is decided",
+    "machines": "Our own machines are booked",
 }
 _STATES: Mapping[str, str] = {"ok": "done", "open": "open", "accepted": "accepted"}
 
@@ -135,9 +135,19 @@ def item_lines(report: CloseReport, filled: Filled, *, month_before: str) -> lis
     ]
 
 
+def typed_reasons(values: Mapping[str, str]) -> dict[str, str]:
+    """The reasons of a form by item, whatever is open."""
+    typed = {
+        name.removeprefix(_FIELD): reason.strip()
+        for name, reason in values.items()
+        if name.startswith(_FIELD)
+    }
+    return {name: reason for name, reason in typed.items() if reason}
+
+
 def field_of(item: str) -> str:
     """The field of the form that holds the reason for an item."""
-    return f"accept-{item}"
+    return f"{_FIELD}{item}"
 
 
 def lacking(items: Sequence[CloseItem], reasons: Mapping[str, str]) -> dict[str, str]:
@@ -153,12 +163,12 @@ def lacking(items: Sequence[CloseItem], reasons: Mapping[str, str]) -> dict[str,
 
 def reasons_of(items: Sequence[CloseItem], values: Mapping[str, str]) -> dict[str, str]:
     """The reasons that were typed for items that are open and take one."""
-    found = {
-        item.name: values.get(field_of(item.name), "").strip()
+    typed = typed_reasons(values)
+    return {
+        item.name: typed[item.name]
         for item in items
-        if item.state == _OPEN and item.is_acceptable
+        if item.state == _OPEN and item.is_acceptable and item.name in typed
     }
-    return {name: reason for name, reason in found.items() if reason}
 
 
 def soft_from(month: Month, *, days: int) -> str:

@@ -20,7 +20,7 @@ from gateway.dashboard.finance import periods
 from gateway.dashboard.finance.periods import Month
 from gateway.dashboard.shell import PATH, Shell, to
 from gateway.errors import CallerFault, LedgerUnavailable
-from gateway.finance.form_messages import Done, Once
+from gateway.finance.form_messages import Done, Once, ShowForm
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger.views import SpendQuery, SpendReport
 from gateway.settings.finance import FinanceSettings
@@ -136,6 +136,15 @@ class Books:
             return await self.ask(order, Done)
         except CallerFault as error:
             raise FieldFaults({"": error.message}) from error
+
+    async def earlier(self, request: Request, form: Mapping[str, str]) -> Done | None:
+        """What became of a form that was sent before, None for a new one."""
+        number = form.get("once", "")
+        if not _FORM_TOKEN.fullmatch(number):
+            return None
+        query = ShowForm(actor=self.actor(request), form=number)
+        found = await self.calls.finance(query)
+        return None if found is None else msgspec.convert(found, Done)
 
     def actor(self, request: Request) -> str:
         """Who asks, as the audit log names them."""

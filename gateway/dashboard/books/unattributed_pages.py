@@ -72,6 +72,10 @@ class UnattributedPages:
         if month is None:
             message = "the form names no month such as 2026-10"
             return self.books.bad_address(request, UNATTRIBUTED_PATH, message)
+        done = await self.books.earlier(request, form)
+        if done is not None:
+            # What it asked for is given already, so that it would look like too much now.
+            return back(f"{ADJUSTMENTS_PATH}/{done.subject}", done="proposed")
         found = await self._balances(month)
         try:
             order = reattribution_of(
