@@ -105,6 +105,8 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/ui/spend"): Action.READ_SPEND,
     ("GET", "/ui/spend.csv"): Action.READ_SPEND,
     ("GET", "/ui/statement"): Action.READ_SPEND,
+    ("GET", "/ui/savings"): Action.READ_SPEND,
+    ("GET", "/ui/commitments"): Action.READ_FINANCE,
     ("GET", "/ui/budgets"): Action.READ_BUDGETS,
     ("POST", "/ui/budgets"): Action.CHANGE_BUDGETS,
     ("GET", "/ui/keys"): Action.READ_KEYS,

@@ -34,11 +34,12 @@ from gateway.dashboard.requests_pages import AttemptReader, RequestsPages
 from gateway.dashboard.sessions import Sessions
 from gateway.dashboard.shell import PATH, Shell
 from gateway.dashboard.users_pages import UsersPages
+from gateway.dashboard.worth_pages import WorthPages
 from gateway.errors import LedgerUnavailable
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport
 from gateway.oidc.flow import OidcFlow, make_flow
-from gateway.settings.finance import FinanceSettings, MachineSettings
+from gateway.settings.finance import FinanceSettings
 from gateway.settings.login import LoginSettings
 
 ASSETS = f"{PATH}/static/"
@@ -106,7 +107,7 @@ class Dashboard:
         account: Pages about whoever looks.
         users: Pages about everybody.
         finance: A month, spend by anything, statements.
-        more: Requests, budgets, keys, machines.
+        more: Requests, budgets, keys, machines, savings, commitments.
         books: What the pages of the month close share.
     """
 
@@ -248,7 +249,7 @@ def make_dashboard(
             Bench(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
             key_name=lambda key_id: _key_name(directory(), key_id),
             teams=teams,
-            machines=finance.machines,
+            finance=finance,
         ),
         books=Books(
             calls=ledger,
@@ -266,7 +267,7 @@ def _more(
     *,
     key_name: Callable[[str], str],
     teams: Callable[[], Collection[str]],
-    machines: MachineSettings,
+    finance: FinanceSettings,
 ) -> Sequence[Routed]:
     ledger, desk, shell = bench.ledger, bench.desk, bench.shell
     clock, calendar = bench.clock, bench.calendar
@@ -279,7 +280,16 @@ def _more(
             ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell, teams=teams
         ),
         MachinesPages(
-            ledger=ledger, clock=clock, calendar=calendar, shell=shell, settings=machines
+            ledger=ledger, clock=clock, calendar=calendar, shell=shell, settings=finance.machines
+        ),
+        WorthPages(
+            ledger=ledger,
+            clock=clock,
+            calendar=calendar,
+            baselines=tuple(
+                (model, one.deployment) for model, one in sorted(finance.baseline.models.items())
+            ),
+            shell=shell,
         ),
     )
 

@@ -32,6 +32,8 @@ NAVIGATION = (
     (f"{PATH}/month", "Month"),
     (f"{PATH}/spend", "Explorer"),
     (f"{PATH}/requests", "Requests"),
+    (f"{PATH}/savings", "Savings"),
+    (f"{PATH}/commitments", "Commitments"),
     (f"{PATH}/budgets", "Budgets"),
     (f"{PATH}/keys", "Keys"),
     (f"{PATH}/close", "Month close"),

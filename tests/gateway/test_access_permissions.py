@@ -107,6 +107,8 @@ POST /admin/v1/finance/months/{month}/close  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/months/{month}/journal  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/months/{month}/journal  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/closed-months  a  -  -  a  a  -  -  a  -
+GET /ui/savings  a  a  -  a  a  t  t  -  t
+GET /ui/commitments  a  -  -  a  a  -  -  a  -
 GET /admin/v1/finance/commitments  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/commitments  a  -  -  -  a  -  -  -  -
 POST /admin/v1/finance/commitments/{name}/withdraw  a  -  -  -  a  -  -  -  -

@@ -279,7 +279,21 @@ def _tiles(figures: MonthFigures, coming: Forecast | None) -> list[Tile]:
             beside="of the cost: counts that are not the provider's own",
         ),
     ]
+    if total.compared_attempts or total.uncompared_attempts:
+        tiles.append(_saved_tile(figures))
     return tiles
+
+
+def _saved_tile(figures: MonthFigures) -> Tile:
+    """What routing saved against the baseline; there only where one is named."""
+    total = figures.spend.total
+    share = share_text(total.saved_pico_usd, total.baseline_cost_pico_usd)
+    return Tile(
+        label="Saved by routing",
+        figure=shown(total.saved_pico_usd),
+        beside=f"{share} of the baseline; avoided, no credit",
+        href=f"/ui/savings?{urlencode({'month': figures.month.name})}",
+    )
 
 
 def _forecast_tile(figures: MonthFigures, coming: Forecast | None) -> Tile:
