@@ -209,6 +209,9 @@ LEDGER_FAMILIES: Mapping[str, Family] = {
     "fareway_ledger_check_findings": Family(
         kind=Kind.GAUGE, help="How many findings the last daily check of the ledger had."
     ),
+    "fareway_budget_slabs_from_redis_total": Family(
+        kind=Kind.COUNTER, help="Slabs of budgets that came out of Redis."
+    ),
     "fareway_news_age_seconds": Family(
         kind=Kind.GAUGE,
         help="Since keys and budgets were known to be the newest of all machines.",

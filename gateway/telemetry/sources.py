@@ -23,6 +23,7 @@ _LEDGER_FIELDS: Mapping[str, tuple[str, int]] = {
     "failed_rounds": ("fareway_ledger_failed_rounds_total", 1),
     "checked_at_s": ("fareway_ledger_checked_timestamp_seconds", 1),
     "check_findings": ("fareway_ledger_check_findings", 1),
+    "pool_grants": ("fareway_budget_slabs_from_redis_total", 1),
     "news_age_ms": ("fareway_news_age_seconds", 1_000),
 }
 """Members of the loader's statistics, the metrics that they are, and what to divide them by."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ import anyio
 import pytest
 import redis
 
-from gateway.budgets.messages import BudgetChange, BudgetScope, LeaseReply
+from gateway.budgets.messages import BudgetChange, BudgetScope, BudgetWindow, LeaseReply
+from gateway.budgets.rules import window_of_rule
+from gateway.clock import system_clock
 from gateway.ledger import lease_desk, pool_desk
 from gateway.ledger.budget_pool import POOL_S, SLABS
 from gateway.ledger.errors import DatabaseUnavailable
@@ -21,6 +24,7 @@ from gateway.ledger.pool_desk import SCRIPTS, PoolDesk
 from gateway.ledger.service import LedgerService
 from gateway.limits.redis_link import RedisLink
 from gateway.limits.shared import Connection, Unreachable
+from tests.gateway import budget_machines
 from tests.gateway.ledger_samples import FakeClock
 from tests.gateway.test_ledger_budgets import (
     LIMIT,
@@ -147,6 +151,9 @@ async def test_a_redis_that_tells_old_things_gives_nobody_a_slab_twice(
         before = [lease.lease_id for _ in range(SLABS) for lease in (await here.ask()).leases]
         for key, value in old.items():
             here.client.restore(key, 0, value, replace=True)
+        # The control: whoever believes Redis lets somebody spend what another one has.
+        believed = {here.client.eval(pool_desk.TAKE, 1, key, SLAB)[0] for key in old}
+        assert {bytes.fromhex(text.decode()) for text in believed} <= set(before)
         after = [lease.lease_id for _ in range(SLABS) for lease in (await here.ask()).leases]
         assert len({*before, *after}) == 2 * SLABS
         assert (await here.service.verify()).faults == ()
@@ -218,6 +225,29 @@ async def test_close_to_the_limit_nothing_is_laid_in(
         for _ in range(3):
             await here.ask(LIMIT // 50)
         assert await stand(here.service) == (0, 3 * LIMIT // 50, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_64_clients_of_8_machines_are_admitted_exactly_what_fits(
+    postgres_ledger_url, redis_url, tmp_path
+):
+    """GW-092 for slabs that come out of Redis: parallel requests never share what remains."""
+    amount, fits, tries = 25, 400, 7
+    service = LedgerService(postgres_ledger_url, tmp_path / "spool", clock=system_clock())
+    small = budget(limit_pico_usd=amount * fits + amount - 1, window=BudgetWindow.TOTAL)
+    rules = await service.set_budgets(declare(small))
+    assert window_of_rule(rules.rules[0], 1).start_us == budget_machines.START_US
+    command = [sys.executable, "-m", "tests.gateway.budget_machines", postgres_ledger_url]
+    command += [redis_url, *map(str, (8, amount, tries))]
+    running = [await anyio.open_process(command, stderr=None) for _ in range(8)]
+    outputs = [(await process.stdout.receive()).decode().split() for process in running]
+    assert [await process.wait() for process in running] == [0] * 8
+    assert sum(int(got) for got, _ in outputs) == fits
+    assert sum(int(grants) for _, grants in outputs) > 0
+    assert await stand(service) == (0, fits * amount, 0)
+    assert (await service.verify()).faults == ()
+    await service.stop(drain=False)
 
 
 FAULTS = ["kill", "freeze", "full"]
