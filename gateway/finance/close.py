@@ -76,11 +76,19 @@ def close_status(
         books: Of the same moment.
         now_us: Microseconds since the epoch.
     """
-    row = _row(connection, query.month)
-    if row is not None and row["state"] == CLOSED:
-        return _closed_report(connection, query.month, row)
+    closed = closed_report(connection, query.month)
+    if closed is not None:
+        return closed
     items = _checklist(connection, query.month, query.step, query.delays, books, now_us)
-    return _open_report(connection, query.month, row, items)
+    return _open_report(connection, query.month, _row(connection, query.month), items)
+
+
+def closed_report(connection: sa.Connection, month: str) -> CloseReport | None:
+    """How a month was closed; None while it is not."""
+    row = _row(connection, month)
+    if row is None or row["state"] != CLOSED:
+        return None
+    return _closed_report(connection, month, row)
 
 
 def close_month(

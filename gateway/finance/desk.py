@@ -148,6 +148,11 @@ class FinanceDesk:
                     lambda connection: propose_machines(connection, request, now_us=now_us)
                 )
             case CloseStatus():
+                closed = await self._ledger.read_apart(
+                    lambda connection: close.closed_report(connection, request.month)
+                )
+                if closed is not None:
+                    return closed  # there is nothing to be found out about the whole ledger
                 books = await self._books()
                 return await self._ledger.read_apart(
                     lambda connection: close.close_status(connection, request, books, now_us=now_us)

@@ -153,7 +153,7 @@ def usd(amount_pico_usd: int) -> Decimal:
     return Decimal(amount_pico_usd) / 10**12
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_controller_closes_a_month_from_the_dashboard_alone(walk: Walk) -> None:
     invite(walk)
     carla = walk.person("carla")

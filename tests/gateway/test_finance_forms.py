@@ -268,7 +268,12 @@ def test_held_files_are_bounded_together():
 
 
 async def test_the_rows_behind_a_difference_are_those_of_both_sides(tmp_path):
-    attempts = [attempt(1, team="search"), attempt(2, team=""), unknown(3, exposure=USD)]
+    attempts = [
+        attempt(1, team="search"),
+        attempt(2, team=""),
+        unknown(3, exposure=USD),
+        unknown(4, exposure=USD, model="o3"),
+    ]
     counts = b"d,m,k,u\n2026-10-17,gpt-4o,input,7\n"
     mapping = "columns: {day: d, model: m, meter: k, units: u}"
     async with office(tmp_path, attempts) as desk:

@@ -13,7 +13,7 @@ from tests.gateway.page_reader import PageReader
 from tests.gateway.pages_harness import running_pages
 from tests.gateway.people_harness import SAME, logged_in, make
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 MONTH = "2026-10"
 DAY_US = 86_400_000_000
 OCTOBER_17 = 42 * DAY_US

@@ -18,6 +18,7 @@ from gateway.dashboard.books.frame import (
 )
 from gateway.dashboard.finance.amounts import Shown, shown
 from gateway.dashboard.finance.periods import Month
+from gateway.dashboard.shell import PATH
 from gateway.finance.close_messages import CloseItem, CloseReport
 
 SOFT_ITEMS = frozenset({"month_over", "delay", "spools_loaded", "ledger_verified", "quarantine"})
@@ -190,5 +191,6 @@ def _ways(item: str, month: str, month_before: str) -> Sequence[Way]:
         ),
         "exposures": (Way(text="See them", href=at(UNATTRIBUTED_PATH, place="#estimated")),),
         "proposals": (Way(text="Decide them", href=at(ADJUSTMENTS_PATH)),),
+        "machines": (Way(text="See what they cost", href=at(f"{PATH}/machines")),),
     }
     return ways.get(item, ())
