@@ -132,6 +132,7 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/ui/unattributed"): Action.READ_FINANCE,
     ("POST", "/ui/unattributed"): Action.CHANGE_FINANCE,
     ("GET", "/ui/acts"): Action.READ_FINANCE,
+    ("GET", "/ui/statement.csv"): Action.READ_SPEND,
     ("GET", "/ui/account"): Action.HOME,
     ("POST", "/ui/account/password"): Action.HOME,
     ("GET", "/ui/users"): Action.READ_PEOPLE,

@@ -9,7 +9,13 @@ import anyio
 import sqlalchemy as sa
 import typer
 
-from gateway.cli import spend_close, spend_commitments, spend_journal, spend_reconcile
+from gateway.cli import (
+    spend_close,
+    spend_commitments,
+    spend_journal,
+    spend_reconcile,
+    spend_statement,
+)
 from gateway.cli.admin import CaughtUp, catch_up_state
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
@@ -36,6 +42,9 @@ app = typer.Typer(help="Report what was spent.", rich_markup_mode=None)
 
 app.command("close", short_help="Show a month's checklist, or close the month.")(spend_close.close)
 app.command("journal", short_help="Issue a closed month's journal.")(spend_journal.journal)
+app.command("statement", short_help="Show or send what a team is charged.")(
+    spend_statement.statement
+)
 app.add_typer(spend_reconcile.app, name="reconcile")
 app.add_typer(spend_commitments.app, name="commitments")
 

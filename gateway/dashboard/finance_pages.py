@@ -14,6 +14,7 @@ from typing import Protocol
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
+import msgspec
 from fastapi import Request, Response
 
 from gateway.access.asking import Within
@@ -24,15 +25,20 @@ from gateway.dashboard.finance import explorer, periods
 from gateway.dashboard.finance.explorer import BadAddress
 from gateway.dashboard.finance.month import MonthFigures, daily_totals, month_page
 from gateway.dashboard.finance.periods import Month
-from gateway.dashboard.finance.statement import statement
+from gateway.dashboard.finance.statement import state_text, statement
 from gateway.dashboard.shell import Shell
 from gateway.errors import LedgerUnavailable
+from gateway.finance.requests import FinanceRequest
+from gateway.finance.statement_csv import statement_csv
+from gateway.finance.statement_messages import ShowStatement, TeamStatement
 from gateway.ledger.report_csv import as_csv
 from gateway.ledger.report_time import local_day
 from gateway.ledger.views import COST_TAG, CostCentre, GroupBy, SpendQuery, SpendReport
 
 MONTH_PATH = "/ui/month"
 HISTORY_DAYS = 70
+_BOOKS_ZONE = "UTC"
+"""Zone of the months that are closed."""
 
 
 class SpendReader(Protocol):
@@ -44,6 +50,10 @@ class SpendReader(Protocol):
 
     async def spend_report(self, query: SpendQuery) -> SpendReport:
         """Sums of what is loaded."""
+        ...
+
+    async def finance(self, request: FinanceRequest) -> object:
+        """What finance answers, as plain values."""
         ...
 
 
@@ -88,6 +98,7 @@ class FinancePages:
         yield "GET", "/spend", self.spend
         yield "GET", "/spend.csv", self.spend_csv
         yield "GET", "/statement", self.statement
+        yield "GET", "/statement.csv", self.statement_csv
 
     async def month(self, request: Request, within: Within) -> Response:
         """A month at a glance."""
@@ -173,46 +184,75 @@ class FinancePages:
         )
 
     async def statement(self, request: Request, within: Within) -> Response:
-        """A team's statement of a month."""
-        calendar, now_us = self.calendar, self.clock.wall_us()
-        shown = finance_frame(self.shell, request, now_us, calendar)
-        named = request.query_params.get("month")
-        team = request.query_params.get("team", "")
-        month = periods.month_named(named, now_us=now_us, time_zone=calendar.zone)
-        if month is None:
-            return self._bad(shown, f"month: {(named or '')[:64]!r} is no month such as 2026-11")
-        # A team that may not be seen is as one that spent nothing.
+        """A team's statement of a month, as the month's close tells it: in UTC."""
+        now_us = self.clock.wall_us()
+        shown = finance_frame(self.shell, request, now_us, self.calendar)
         try:
-            is_complete = await self.ledger.catch_up()
-            report = await self.ledger.spend_report(
-                SpendQuery(
-                    group_by=(GroupBy.PROJECT, GroupBy.MODEL),
-                    from_us=month.window.start_us,
-                    to_us=month.window.end_us,
-                    filters={GroupBy.TEAM: team[: explorer.VALUE_CHARS_MAX]},
-                    teams=within.sums,
-                    zone=calendar.zone,
-                )
-            )
+            found, month, is_complete = await self._statement(request, within, now_us)
+        except BadAddress as error:
+            return self._bad(shown, str(error))
         except LedgerUnavailable:
             return self._away(shown)
-        before = periods.month_before(month, time_zone=calendar.zone)
-        following = periods.month_after(month, time_zone=calendar.zone)
-        today = local_day(now_us, ZoneInfo(calendar.zone))
-        is_open = today <= month.last
-        csv = {"by": GroupBy.MODEL.value, "per": "month", "period": month.name, "team": team}
+        before = periods.month_before(month, time_zone=_BOOKS_ZONE)
+        following = periods.month_after(month, time_zone=_BOOKS_ZONE)
+        is_open = local_day(now_us, ZoneInfo(_BOOKS_ZONE)) <= month.last
+        team = found.team
+        address = urlencode({"team": team, "month": month.name})
         shown |= {
             "team": team,
-            "organisation": calendar.organisation,
+            "organisation": found.organisation,
             "month": month,
+            "state": state_text(found),
             "is_open": is_open,
             "is_complete": is_complete,
             "address_before": urlencode({"team": team, "month": before.name}),
             "address_after": "" if is_open else urlencode({"team": team, "month": following.name}),
-            "csv": f"{explorer.PATH}.csv?{urlencode({k: v for k, v in csv.items() if v})}",
-            "page": statement(report),
+            "csv": f"/ui/statement.csv?{address}",
+            "page": statement(found),
         }
         return self.shell.page("statement.html", shown)
+
+    async def statement_csv(self, request: Request, within: Within) -> Response:
+        """A team's statement as `fareway spend statement --csv` prints it."""
+        now_us = self.clock.wall_us()
+        shown = finance_frame(self.shell, request, now_us, self.calendar)
+        try:
+            found, _, _ = await self._statement(request, within, now_us)
+        except BadAddress as error:
+            return self._bad(shown, str(error))
+        except LedgerUnavailable:
+            return self._away(shown)
+        name = f"statement-{found.period}.csv"
+        return Response(
+            statement_csv(found),
+            media_type="text/csv; charset=utf-8",
+            headers={"content-disposition": f'attachment; filename="{name}"'},
+        )
+
+    async def _statement(
+        self, request: Request, within: Within, now_us: int
+    ) -> tuple[TeamStatement, Month, bool]:
+        """What an address asks for, its month, and whether everything is in it.
+
+        Raises:
+            BadAddress: It names no month.
+            LedgerUnavailable: Nobody answers.
+        """
+        named = request.query_params.get("month")
+        month = periods.month_named(named, now_us=now_us, time_zone=_BOOKS_ZONE)
+        if month is None:
+            raise BadAddress(f"month: {(named or '')[:64]!r} is no month such as 2026-11")
+        is_complete = await self.ledger.catch_up()
+        # A team that may not be seen is as one that spent nothing.
+        query = ShowStatement(
+            team=request.query_params.get("team", "")[: explorer.VALUE_CHARS_MAX],
+            period=month.name,
+            organisation=self.calendar.organisation,
+            cost_centres=self.calendar.cost_centres,
+            teams=within.sums,
+        )
+        found = msgspec.convert(await self.ledger.finance(query), TeamStatement)
+        return found, month, is_complete
 
     def _away(self, shown: Mapping[str, object]) -> Response:
         return self.shell.page("away.html", shown, status=503)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from fastapi import APIRouter, Request, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from gateway.access.asking import viewer_of
 from gateway.access.calls import PeopleCalls
@@ -33,6 +33,7 @@ from gateway.dashboard.machines_pages import MachinesPages
 from gateway.dashboard.requests_pages import AttemptReader, RequestsPages
 from gateway.dashboard.sessions import Sessions
 from gateway.dashboard.shell import PATH, Shell
+from gateway.dashboard.templating import make_templates
 from gateway.dashboard.users_pages import UsersPages
 from gateway.dashboard.worth_pages import WorthPages
 from gateway.errors import LedgerUnavailable
@@ -44,7 +45,6 @@ from gateway.settings.login import LoginSettings
 
 ASSETS = f"{PATH}/static/"
 REQUESTS_SHOWN = 50
-_PACKAGE = "gateway.dashboard"
 
 
 class LedgerReader(AttemptReader, Protocol):
@@ -311,15 +311,7 @@ def _oidc(
 
 def _templates(assets: Assets) -> Environment:
     """Every template, compiled now: this runs in a thread, and pages do not."""
-    templates = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    templates.filters["shown"] = _shown
+    templates = make_templates()
     cast("dict[str, object]", templates.globals)["asset"] = assets.url
     for name in templates.list_templates():
         templates.get_template(name)
@@ -329,8 +321,3 @@ def _templates(assets: Assets) -> Environment:
 def _key_name(directory: KeyDirectory, key_id: str) -> str:
     record = directory.record(key_id)
     return "" if record is None else record.name
-
-
-def _shown(name: str) -> str:
-    """A name that cannot disturb the page's text: control characters stand out."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)

@@ -25,6 +25,7 @@ from gateway.finance import (
     once,
     previews,
     runs,
+    statement_books,
 )
 from gateway.finance.approvers import has_other_approver
 from gateway.finance.bill_messages import (
@@ -58,6 +59,7 @@ from gateway.finance.machines.recording import note_machines
 from gateway.finance.machines.report import machines_report, propose_machines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Proposal, Propose
 from gateway.finance.requests import FinanceRequest
+from gateway.finance.statement_messages import ShowStatement
 from gateway.ledger.verify import Verification
 
 T = TypeVar("T")
@@ -132,6 +134,12 @@ class FinanceDesk:
             case ListCommitments():
                 return await self._ledger.read_apart(
                     lambda connection: commitments.standings(connection, now_us=now_us)
+                )
+            case ShowStatement():
+                return await self._ledger.read_apart(
+                    lambda connection: statement_books.load_statement(
+                        connection, request, now_us=now_us
+                    )
                 )
             case NoteMachines():
                 return await self._ledger.write_apart(

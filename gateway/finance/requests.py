@@ -13,6 +13,7 @@ from gateway.finance.form_messages import Once, PreviewFile, ShowCell, ShowForm,
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
+from gateway.finance.statement_messages import ShowStatement
 
 FinanceRequest = (
     ImportFile
@@ -40,5 +41,6 @@ FinanceRequest = (
     | ShowProposal
     | ShowCell
     | ShowForm
+    | ShowStatement
 )
 """Everything that can be asked of finance."""

@@ -8,23 +8,20 @@ from typing import TypeVar
 
 import aiohttp
 import anyio
-import msgspec
 import sqlalchemy as sa
 
 from gateway.budgets.messages import AlertWebhook
-from gateway.budgets.signatures import signed_headers
 from gateway.clock import Clock
 from gateway.ledger import budget_alerts
 from gateway.ledger.budget_alerts import Delivery
 from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.signed_post import POST_S, post_signed
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 POLL_S = 1.0
-POST_S = 10.0
 _BATCH = 16
-_FAILURE_CHARACTERS_MAX = 200
 
 Transaction = Callable[[Callable[[sa.Connection], object]], Awaitable[object]]
 
@@ -117,20 +114,10 @@ class AlertSender:
         self, session: aiohttp.ClientSession, webhook: AlertWebhook, delivery: Delivery
     ) -> str:
         """Post one alert; why it was not taken, empty when it was."""
-        alert_id = f"alert-{delivery.alert_id}"
-        body = msgspec.json.encode({"id": alert_id, **delivery.document})
-        headers = signed_headers(
-            webhook.secret,
-            alert_id=alert_id,
+        return await post_signed(
+            session,
+            webhook,
+            message_id=f"alert-{delivery.alert_id}",
+            document=delivery.document,
             timestamp_s=self._clock.wall_us() // 1_000_000,
-            body=body,
         )
-        try:
-            # A redirect would take the alert to an address that nobody has configured.
-            async with session.post(
-                webhook.url, data=body, headers=headers, allow_redirects=False
-            ) as answer:
-                is_taken = 200 <= answer.status < 300
-                return "" if is_taken else f"it answered {answer.status}"
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return f"{type(error).__name__}: {error}"[:_FAILURE_CHARACTERS_MAX]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from gateway.ledger import finance_tables, machine_tables, people_tables
+from gateway.ledger import finance_tables, machine_tables, notice_tables, people_tables
 from gateway.ledger.columns import JSON_DOCUMENT, ROW_ID, Id16, InstantUs, PicoTotal
 from gateway.ledger.metadata import metadata
 from pricing.usage import Meter
@@ -57,6 +57,8 @@ FINANCE_TABLES = finance_tables.TABLES
 """Tables of imports, reconciliation and closed months, which have a module of their own."""
 MACHINE_TABLES = machine_tables.TABLES
 """Tables of our own machines, likewise."""
+NOTICE_TABLES = notice_tables.TABLES
+"""Tables of what goes out by e-mail and webhook, likewise."""
 PEOPLE_TABLES = people_tables.TABLES
 """Tables of people and their sessions, likewise."""
 

@@ -194,6 +194,12 @@ class LedgerService:
             # The sums stay right for the names that had some; another one waits for the next start.
             _log.warning("finance.cost_tags waits for the next start: %s", error)
 
+    async def set_cost_tags(self, names: tuple[str, ...]) -> None:
+        """Give these cost tags sums of their own from now on, made from all events."""
+        if names != self._cost_tags:
+            self._cost_tags = names
+            await self._list_cost_tags()
+
     async def stop(self, *, drain: bool) -> None:
         """End `run` and close the database.
 

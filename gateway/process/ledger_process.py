@@ -78,11 +78,13 @@ from gateway.ledger.views import (
     StoredKey,
 )
 from gateway.limits.shared import Connection
+from gateway.notices.messages import NoticeDeclarations, SendStatement, SentNotice
 from gateway.process.messages import DATABASE_UNAVAILABLE, UNUSABLE_DATABASE, LedgerStart
 from gateway.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
     from gateway.finance.focus.sessions import ExportSessions
+    from gateway.notices.sender import NoticeSender
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +139,8 @@ class LedgerProcess:
         self._exports: ExportSessions | None = None
         self._held = HeldFiles()
         self._database_url = ""
+        self._notices: NoticeSender | None = None
+        self._declared = NoticeDeclarations()
         self._channel = Channel(control, self._methods(), name="supervisor")
 
     async def run(self) -> None:
@@ -164,6 +168,9 @@ class LedgerProcess:
             "lease_budgets": _answer(LeaseRequest, self._lease_budgets),
             "budget_states": _answer(type(None), self._budget_states),
             "budget_reports": _answer(type(None), self._budget_reports),
+            "set_notices": _answer(NoticeDeclarations, self._set_notices),
+            "send_statement": _answer(SendStatement, self._send_statement),
+            "sent_notices": _answer(type(None), self._sent_notices),
             "finance": _answer(cast("type[FinanceRequest]", FinanceRequest), self._finance),
             "spend_report": _answer(SpendQuery, self._spend_report),
             "recent_requests": _answer(object, self._recent_requests),
@@ -238,6 +245,8 @@ class LedgerProcess:
         await self._stop(service)
 
     async def _stop(self, service: LedgerService) -> None:
+        if self._notices is not None:
+            self._notices.stop()
         try:
             await service.stop(drain=True)
         except LedgerError as error:
@@ -290,7 +299,37 @@ class LedgerProcess:
         try:
             return await desk.answer(request)
         except FinanceError as error:
-            raise RemoteError(_FINANCE_CODES[type(error)], str(error)) from error
+            raise _refusal(error) from error
+
+    async def _set_notices(self, declared: NoticeDeclarations) -> None:
+        service = self._started()
+        assert self._tasks is not None
+        self._declared = declared
+        if declared.schedules or self._notices is not None:
+            self._sender().declare(declared)
+        # Sums of a new cost tag are made of all entries, which may take longer than anybody waits.
+        self._tasks.start_soon(service.set_cost_tags, declared.cost_tags)
+
+    async def _send_statement(self, order: SendStatement) -> int:
+        try:
+            return await self._sender().send_statement(order)
+        except FinanceError as error:
+            raise _refusal(error) from error
+
+    async def _sent_notices(self, _params: None) -> tuple[SentNotice, ...]:
+        return await self._sender().sent()
+
+    def _sender(self) -> NoticeSender:
+        """Who makes and sends notices; imported when first needed, for it renders pages."""
+        service = self._started()
+        if self._notices is None:
+            from gateway.notices.sender import NoticeSender
+
+            assert self._tasks is not None
+            self._notices = NoticeSender(service, clock=self._clock)
+            self._notices.declare(self._declared)
+            self._tasks.start_soon(self._notices.run)
+        return self._notices
 
     async def _recent_requests(self, params: object) -> tuple[RecentRequest, ...]:
         """Take a query, or only a count."""
@@ -359,6 +398,11 @@ def _redis(start: LedgerStart) -> Callable[[], Awaitable[Connection]] | None:
         return await RedisLink.connect(url, password, SCRIPTS)
 
     return connect
+
+
+def _refusal(error: FinanceError) -> RemoteError:
+    code = next(code for kind, code in _FINANCE_CODES.items() if isinstance(error, kind))
+    return RemoteError(code, str(error))
 
 
 def _answer(params_type: type[P], run: Callable[[P], Awaitable[R]]) -> Method:

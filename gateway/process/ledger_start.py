@@ -20,6 +20,7 @@ from gateway.channel import RemoteError
 from gateway.process.budget_board import REFUSALS, BudgetBoard
 from gateway.process.child import Child
 from gateway.process.messages import DATABASE_UNAVAILABLE, UNUSABLE_DATABASE, LedgerStart
+from gateway.process.notice_board import NoticeBoard
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class LedgerStarter:
         order: What it is told first.
         take_keys: Told every key of the database.
         budgets: Tells it what the configuration declares.
+        notices: Tells it what goes out to whom.
         monotonic_s: Seconds on a clock that never goes back.
         refused: Set when it refuses for good.
         refusal: Why.
@@ -50,6 +52,7 @@ class LedgerStarter:
     order: Callable[[], LedgerStart]
     take_keys: Callable[[list[KeyRecord]], Awaitable[None]]
     budgets: BudgetBoard
+    notices: NoticeBoard
     monotonic_s: Callable[[], float]
     refused: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: str = ""
@@ -66,6 +69,7 @@ class LedgerStarter:
         try:
             await self.take_keys(await self._when_reachable(lambda: self._start(child)))
             await self._when_reachable(lambda: self.budgets.start_with(child))
+            await self.notices.start_with(child)
         except RemoteError as error:
             if error.code == UNUSABLE_DATABASE or error.code in REFUSALS:
                 self.refusal = str(error)

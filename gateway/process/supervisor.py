@@ -19,6 +19,7 @@ import secrets
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,6 +51,8 @@ from gateway.process.messages import (
     LedgerStart,
     ServiceStatus,
 )
+from gateway.process.notice_board import METHODS as NOTICE_METHODS
+from gateway.process.notice_board import NoticeBoard
 from gateway.process.preflight import ServeError
 from gateway.process.reload import Reloader
 from gateway.process.worker_fleet import WorkerFleet
@@ -70,20 +73,14 @@ DRAIN_S = 30.0
 LEDGER_WAIT_S = 15.0
 """How long a call waits for a ledger process that is being started."""
 _LEDGER_STARTS = "the ledger process is being started again"
-"""Said then."""
-
 LEDGER_NICENESS = 10
 """What is in the journal is safe; requests come first where there are not enough cores."""
-
 FORCED_STOP_S = 2.0
-"""Longest time that the ledger may still load after a second signal; what is left is loaded at the
-next start."""
-
+"""Longest time that the ledger may still load after a second signal; the rest comes at a start."""
 FINANCE_TIMEOUT_S = 600.0
 """Reading a large file, comparing a month of many attempts, or adding them up anew."""
 BUDGETS_WAIT_S = 15.0
-"""How long the start waits for a ledger process that has to tell the budgets; clients of budgets
-are told to come back from then on."""
+"""How long the start waits for a ledger process that has to tell the budgets."""
 
 _LEDGER_READS = (
     "list_keys",
@@ -130,6 +127,7 @@ class Supervisor:
     on_set_up: Callable[[str], None] = lambda _link: None
     _board: KeyBoard = field(init=False)
     _budgets: BudgetBoard = field(init=False)
+    _notices: NoticeBoard = field(init=False)
     _fleet: WorkerFleet = field(init=False)
     _reloader: Reloader = field(init=False)
     _ledger: Keeper = field(init=False)
@@ -159,6 +157,7 @@ class Supervisor:
             tell=lambda note: self._call_ledger("finance", note, result_type=type(None)),
             clock=self.clock,
         )
+        self._notices = NoticeBoard.of(self.loaded, self.environ, ledger=self._ready_ledger)
         self._desk = MetricsDesk(
             workers=lambda: [child.channel for child in self._living_workers()],
             pids=self._pids,
@@ -185,12 +184,13 @@ class Supervisor:
             environ=self.environ,
             clock=self.clock,
             served=lambda: self._fleet.served,
-            replace=self._fleet.replace,
+            replace=partial(self._notices.replace, self._fleet.replace),
         )
         self._starter = LedgerStarter(
             order=self._ledger_order,
             take_keys=self._take_keys,
             budgets=self._budgets,
+            notices=self._notices,
             monotonic_s=self.clock.monotonic_s,
         )
         self._ledger = Keeper(
@@ -249,7 +249,9 @@ class Supervisor:
                 if not self._budgets.declared.budgets and stored_budgets.are_none(url):
                     await self._budgets.publish(BudgetRules())
             tasks.start_soon(self._fleet.run, self.loaded, self.head_start)
-            tasks.start_soon(self._run_engines)
+            tasks.start_soon(
+                self.engines.run, lambda: [child.channel for child in self._living_workers()]
+            )
             # A new database, one that only the ledger process can judge, or one with budgets.
             goes_first = stored is None or self._budgets.rules is None
             if goes_first:
@@ -334,14 +336,15 @@ class Supervisor:
                 self._stopping.set()
 
     def _ledger_order(self) -> LedgerStart:
+        settings = self.loaded.settings
         return LedgerStart(
             database_url=connection_url(self.loaded, environ=self.environ),
             spool_dir=str(self.loaded.spool_dir),
-            log_format=self.loaded.settings.telemetry.log_format,
-            keep_events_months=self.loaded.settings.retention.events_months,
-            cost_tags=self.loaded.settings.finance.cost_tags,
-            check_hour=self.loaded.settings.storage.check_hour,
-            redis_url=self.loaded.settings.storage.redis,
+            log_format=settings.telemetry.log_format,
+            keep_events_months=settings.retention.events_months,
+            cost_tags=settings.finance.cost_tags,
+            check_hour=settings.storage.check_hour,
+            redis_url=settings.storage.redis,
             redis_password=redis_password(self.loaded, environ=self.environ),
         )
 
@@ -357,9 +360,6 @@ class Supervisor:
             lambda: self._call_ledger("load_keys", None, result_type=list[KeyRecord])
         )
         await self._budgets.catch_up()
-
-    async def _run_engines(self) -> None:
-        await self.engines.run(lambda: [child.channel for child in self._living_workers()])
 
     def _living_workers(self) -> Sequence[Child]:
         return self._fleet.children()
@@ -432,7 +432,7 @@ class Supervisor:
             "last_metrics": method(Snapshot, self._last_metrics),
             **{
                 name: Method(params_type=object, run=self._forwarder(name))
-                for name in (*_LEDGER_READS, *PEOPLE_METHODS)
+                for name in (*_LEDGER_READS, *PEOPLE_METHODS, *NOTICE_METHODS)
             },
         }
 

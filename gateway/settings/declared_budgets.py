@@ -23,11 +23,16 @@ def declared_budgets(config: LoadedConfig, *, environ: Mapping[str, str]) -> Bud
     key_ids = {(record.team, record.name): record.key_id for record in records}
     return BudgetDeclarations(
         budgets=tuple(budget for _, budget in budgets_of(config.settings, key_ids)),
-        webhooks=_webhooks(config, environ),
+        webhooks=declared_webhooks(config, environ),
     )
 
 
-def _webhooks(config: LoadedConfig, environ: Mapping[str, str]) -> tuple[AlertWebhook, ...]:
+def declared_webhooks(config: LoadedConfig, environ: Mapping[str, str]) -> tuple[AlertWebhook, ...]:
+    """Every webhook with its secret.
+
+    Raises:
+        ConfigError: A secret cannot be read; each with its line.
+    """
     webhooks: list[AlertWebhook] = []
     problems: list[Problem] = []
     for index, webhook in enumerate(config.settings.alerts.webhooks):

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from gateway.settings.baseline import BaselineSettings
 from gateway.settings.journal import JournalSettings
 from gateway.settings.scalars import FilePath, Many, Name, Percent, Section, Usd
+from gateway.settings.statements import AnomalySettings, MailSettings, StatementSettings
 
 COST_TAGS_MAX = 8
 
@@ -118,3 +119,9 @@ class FinanceSettings(Section):
     """A month as a balanced journal; unset: none is made."""
     machines: MachineSettings = Field(default_factory=MachineSettings)
     """How the cost of machines of one's own is shared, and at which rate reports show it."""
+    statements: Many[StatementSettings] = Field(default=(), max_length=64)
+    """Statements that are sent by themselves."""
+    mail: MailSettings | None = None
+    """The server that takes e-mail; unset: none is sent."""
+    anomalies: AnomalySettings | None = None
+    """Who hears of days that cost much more than such days do; unset: nobody."""

@@ -79,6 +79,7 @@ def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[F
     yield from _retention(settings)
     yield from _baseline(settings, names)
     yield from _finance(settings, names)
+    yield from _notices(settings)
 
 
 def _models(settings: Settings, names: Names) -> Iterator[Finding]:
@@ -392,3 +393,33 @@ def _finance(settings: Settings, names: Names) -> Iterator[Finding]:
         if team.cost_centre is None:
             message = "has no cost_centre: a month in which it spends has no journal"
             yield Finding(path=("teams", name), message=message, is_error=False)
+
+
+def _notices(settings: Settings) -> Iterator[Finding]:
+    """Report statements and anomalies whose teams, webhooks or mail server do not exist."""
+    finance = settings.finance
+    path: Path = ("finance", "statements")
+    yield from _repeats((one.name for one in finance.statements), path, "schedule")
+    for index, one in enumerate(finance.statements):
+        for place, team in enumerate(one.teams):
+            if team not in settings.teams:
+                near = hint(team, settings.teams)
+                message = f"unknown team `{team}`{near}"
+                yield Finding(path=(*path, index, "teams", place), message=message)
+        yield from _recipients(settings, one.mail, one.webhooks, (*path, index))
+    watch = finance.anomalies
+    if watch is not None:
+        yield from _recipients(settings, watch.mail, watch.webhooks, ("finance", "anomalies"))
+
+
+def _recipients(
+    settings: Settings, mail: tuple[str, ...], webhooks: tuple[str, ...], path: Path
+) -> Iterator[Finding]:
+    if mail and settings.finance.mail is None:
+        message = "e-mail needs a server; name it in finance.mail"
+        yield Finding(path=(*path, "mail"), message=message)
+    known = [webhook.name for webhook in settings.alerts.webhooks]
+    for index, name in enumerate(webhooks):
+        if name not in known:
+            message = f"unknown webhook `{name}`{hint(name, known)}; alerts.webhooks lists them"
+            yield Finding(path=(*path, "webhooks", index), message=message)

@@ -98,6 +98,9 @@ def secret_references(settings: Settings) -> Iterator[tuple[Path, SecretReferenc
     for name, team in settings.teams.items():
         for index, key in enumerate(team.keys):
             yield ("teams", name, "keys", index, "value_ref"), key.value
+    mail = settings.finance.mail
+    if mail is not None and mail.password is not None:
+        yield ("finance", "mail", "password_ref"), mail.password
     for index, webhook in enumerate(settings.alerts.webhooks):
         yield ("alerts", "webhooks", index, "secret_ref"), webhook.secret
 

@@ -56,6 +56,7 @@ POST /ui/keys                           a             a               -         
 POST /ui/keys/{key_id}                  a             a               -              -              -           t           k         -        -
 GET /ui/requests                        a             a               -              a              a           t           t         a        t
 GET /ui/requests/{request_id}           a             a               -              a              a           t           t         a        t
+GET /ui/statement.csv                       a             a               -              a              a           t           t         -        t
 GET /admin/v1/requests                  a             a               -              a              a           t           t         a        t
 GET /admin/v1/status                    a             a               -              -              -           -           -         a        -
 GET /ui/login/oidc                      *             *               *              *              *           *           *         *        *

@@ -1,0 +1,126 @@
+"""Statements from the database: usage, late usage and adjustments of one team."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time, timedelta
+from typing import cast
+
+import sqlalchemy as sa
+
+from gateway.clock import to_microseconds
+from gateway.finance.adjustments import adjustments
+from gateway.finance.messages import UNATTRIBUTED, ListAdjustments
+from gateway.finance.statement_messages import LateUsage, ShowStatement, TeamStatement, days_of
+from gateway.ledger.finance_tables import period_close
+from gateway.ledger.period_charges import load_charges, load_late
+from gateway.ledger.periods import next_month
+from gateway.ledger.reports import spend_report
+from gateway.ledger.views import GroupBy, PeriodSums, SpendQuery
+
+WEEK = "week"
+_OPEN = "open"
+
+
+def load_statement(
+    connection: sa.Connection, query: ShowStatement, *, now_us: int
+) -> TeamStatement:
+    """A team's statement of a month or a week.
+
+    Args:
+        connection: In a transaction; one state of the database is read.
+        query: Whose and when.
+        now_us: Microseconds since the epoch.
+
+    Raises:
+        Refused: There is no such period.
+    """
+    first, last = days_of(query.period)
+    is_week = "W" in query.period
+    start, end = (
+        to_microseconds(datetime.combine(day, time(0), tzinfo=UTC))
+        for day in (first, last + timedelta(days=1))
+    )
+    report = spend_report(
+        connection,
+        SpendQuery(
+            group_by=(GroupBy.PROJECT, GroupBy.MODEL),
+            from_us=start,
+            to_us=end,
+            filters={GroupBy.TEAM: query.team},
+            teams=query.teams,
+        ),
+    )
+    is_seen = query.teams is None or query.team in query.teams
+    usage = PeriodSums(
+        booked_pico_usd=report.total.cost_pico_usd, late_pico_usd=0, adjusted_pico_usd=0
+    )
+    statement = TeamStatement(
+        team=query.team,
+        organisation=query.organisation,
+        period=query.period,
+        first_day=first.isoformat(),
+        last_day=last.isoformat(),
+        state=WEEK if is_week else _state(connection, query.period),
+        as_of_us=now_us,
+        report=report,
+        sums=usage,
+        cost_centres=tuple(one for one in query.cost_centres if one.team == query.team),
+    )
+    if is_week or not is_seen:
+        return statement
+    return _with_corrections(connection, statement)
+
+
+def teams_of(connection: sa.Connection, period: str) -> tuple[str, ...]:
+    """Every team with usage or corrections in a period, by name."""
+    first, last = days_of(period)
+    start, end = (
+        to_microseconds(datetime.combine(day, time(0), tzinfo=UTC))
+        for day in (first, last + timedelta(days=1))
+    )
+    report = spend_report(connection, SpendQuery(from_us=start, to_us=end))
+    names = {row.group[0] for row in report.rows}
+    if "W" not in period:
+        names |= {place.team for place in load_charges(connection, period)}
+    return tuple(sorted(names))
+
+
+def _state(connection: sa.Connection, month: str) -> str:
+    table = period_close
+    found = connection.execute(sa.select(table.c.state).where(table.c.month == month))
+    return cast("str | None", found.scalar_one_or_none()) or _OPEN
+
+
+def _with_corrections(connection: sa.Connection, statement: TeamStatement) -> TeamStatement:
+    team, month = statement.team, statement.period
+    parts = load_charges(connection, month, [team]).values()
+    late = [
+        LateUsage(
+            project=charge.place.project,
+            provider=charge.place.provider,
+            month=charge.month,
+            amount_pico_usd=amount,
+        )
+        for charge, amount in load_late(connection, month).items()
+        if charge.place.team == team
+    ]
+    named = team or UNATTRIBUTED
+    query = ListAdjustments(from_period=month, to_period=next_month(month), team=named)
+    return TeamStatement(
+        team=team,
+        organisation=statement.organisation,
+        period=month,
+        first_day=statement.first_day,
+        last_day=statement.last_day,
+        state=statement.state,
+        as_of_us=statement.as_of_us,
+        report=statement.report,
+        sums=PeriodSums(
+            booked_pico_usd=sum(one.booked_pico_usd for one in parts),
+            late_pico_usd=sum(one.late_pico_usd for one in parts),
+            adjusted_pico_usd=sum(one.adjusted_pico_usd for one in parts),
+        ),
+        late=tuple(late),
+        adjustments=adjustments(connection, query),
+        cost_centres=statement.cost_centres,
+    )

@@ -1,0 +1,1 @@
+"""Notices that go out by themselves: statements and anomalies, by e-mail and webhook."""
