@@ -28,6 +28,7 @@ from gateway.finance.focus.order import (
     Grain,
     NameForm,
     Profile,
+    SelfHost,
     instant_us,
     month_of,
 )
@@ -81,6 +82,10 @@ def export(
             show_default=False,
         ),
     ] = False,
+    self_host: Annotated[
+        SelfHost,
+        typer.Option(help="Machines of your own as booked, or shares of what they cost."),
+    ] = SelfHost.BOOKED,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -99,6 +104,7 @@ def export(
             names=names,
             with_keys=by_key,
             is_spreadsheet=spreadsheet,
+            self_host=self_host,
         )
         check_order(order, form)
     except BadOrder as error:

@@ -25,6 +25,7 @@ from gateway.finance.focus.order import (
     NameForm,
     Parties,
     Profile,
+    SelfHost,
     instant_us,
     month_of,
 )
@@ -49,6 +50,11 @@ class ExportParams(AdminModel):
         default=False, description="An apostrophe before text that a spreadsheet would run."
     )
 
+    self_host: SelfHost = Field(
+        default=SelfHost.BOOKED,
+        description="Machines of your own as booked, or shares of what they cost.",
+    )
+
     def order(self) -> ExportOrder:
         """The order, checked.
 
@@ -65,6 +71,7 @@ class ExportParams(AdminModel):
             names=self.names,
             with_keys=self.by_key,
             is_spreadsheet=self.spreadsheet,
+            self_host=self.self_host,
         )
         order.check()
         return order

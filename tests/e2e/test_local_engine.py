@@ -248,3 +248,24 @@ def test_an_engine_killed_in_mid_stream_is_an_error_event_and_comes_back(road: R
 
 def test_the_books_hold_after_all_of_them(road: Road) -> None:
     road.gateway.run("ledger", "verify")
+
+
+def test_the_machine_that_computed_is_paid_for_and_shared_after_the_gateway_stopped(
+    road: Road,
+) -> None:
+    running = json.loads(road.gateway.run("spend", "machines", "--json"))
+    assert [one["machine"] for one in running["machines"]] == ["local"]
+    assert road.gateway.stop() == 0
+    found = json.loads(road.gateway.run("spend", "machines", "--json"))
+    [machine] = found["machines"]
+    assert machine["cost_pico_usd"] == found["cost_pico_usd"] > 0
+    assert 0 < machine["busy_us"] < machine["up_us"]
+    assert machine["idle_us"] == machine["up_us"] - machine["busy_us"]
+    assert not machine["is_nominal"]
+    exact = Fraction(USD_PER_HOUR) * 10**12 * machine["up_us"] / 3_600_000_000
+    assert machine["cost_pico_usd"] == round(exact)
+    shares = found["shares"]
+    assert {"red", "blue"} <= {share["team"] for share in shares} <= {
+        "red", "blue", "unallocated-idle",
+    }  # fmt: skip
+    assert sum(share["cost_pico_usd"] for share in shares) == found["cost_pico_usd"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,22 +12,25 @@ import sqlalchemy as sa
 
 from gateway.finance.adjustments import decide
 from gateway.finance.close import close_month
+from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import Refused
 from gateway.finance.machines.messages import (
     IDLE_TEAM,
     DatedTerms,
     Hours,
     MachinesReport,
+    NoteMachines,
     ProposeMachines,
     RateKind,
     ShowMachines,
 )
 from gateway.finance.machines.recording import GAP_MAX_US, newest_terms, terms_within
 from gateway.finance.machines.report import machines_report, propose_machines
-from gateway.finance.messages import Decide
+from gateway.finance.messages import Decide, Proposal
 from gateway.ledger.machine_tables import machine_sample, machine_term
+from gateway.ledger.service import LedgerService
 from tests.gateway.finance_books import OCTOBER_US, attempt, load, write, writing
-from tests.gateway.ledger_samples import FakeClock, make_database
+from tests.gateway.ledger_samples import FakeClock, make_database, open_spool
 from tests.gateway.machine_books import (
     ENGINE_TERMS,
     HOUR_US,
@@ -299,3 +303,42 @@ async def test_late_use_of_a_closed_month_changes_no_share_of_it(tmp_path):
     await load(tmp_path, url, [served(2, team="search", minutes=50)], clock=FakeClock(), session=2)
     after = report(engine)
     assert after == msgspec.structs.replace(before, is_closed=True)
+
+
+async def tell(url: str, folder: Path) -> tuple[MachinesReport, MachinesReport]:
+    """Machines of October by way of the ledger's desk; as finance and as a team see them."""
+    clock = FakeClock(wall=OCTOBER)
+    service = LedgerService(url, folder / "spool", clock=clock.clock)
+    await service.start()
+    desk = FinanceDesk(service, clock=clock.clock)
+    await desk.answer(NoteMachines(machines=(VLLM, LOCAL)))
+    writer = open_spool(folder / "spool" / "w1", session=1, clock=clock.clock)
+    for one in (served(1), served(2, team="search"), computed(3, 60)):
+        for record in one:
+            writer.append(record)
+    await writer.close()
+    clock.wall = NOVEMBER
+    readings = tuple(
+        sample(minutes * MINUTE_US, minutes * MINUTE_US // 3, started_us=OCTOBER_US - HOUR_US)
+        for minutes in (200, 10, 61, 59)
+    )
+    for _ in range(2):
+        await desk.answer(NoteMachines(machines=(VLLM, LOCAL), samples=readings))
+    found = await desk.answer(ShowMachines(month="2026-10", day="2026-10-17"))
+    own = await desk.answer(ShowMachines(month="2026-10", teams=("search",)))
+    made = await desk.answer(ProposeMachines(actor="ann", month="2026-10"))
+    assert isinstance(found, MachinesReport)
+    assert isinstance(own, MachinesReport)
+    assert isinstance(made, Proposal)
+    assert made.total_pico_usd == found.cost_pico_usd - 60 * 10**6 * 28
+    await service.stop(drain=False)
+    return found, own
+
+
+@pytest.mark.slow
+async def test_both_databases_tell_the_same_of_machines(tmp_path, postgres_url):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    on_sqlite = await tell(f"sqlite:///{tmp_path / 'a' / 'ledger.db'}", tmp_path / "a")
+    assert await tell(postgres_url, tmp_path / "b") == on_sqlite
+    check_sums(on_sqlite[0])

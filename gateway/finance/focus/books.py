@@ -28,11 +28,14 @@ from gateway.finance.focus.invoices import (
     InvoiceLine,
     PeriodClose,
 )
+from gateway.finance.focus.machine_time import MachineTime, machine_time
+from gateway.finance.focus.meters import GPU_METER
 from gateway.finance.focus.order import (
     DAY_US,
     ExportOrder,
     Parties,
     Profile,
+    SelfHost,
     billing_months,
     instant_us,
 )
@@ -103,11 +106,13 @@ class Books:
         connection: In the transaction of the export.
         profile: What is billed depends on it.
         now_us: What is unused is told of days before this one.
+        self_host: What machines of the organisation are told at.
     """
 
     connection: sa.Connection
     profile: Profile
     now_us: int
+    self_host: SelfHost = SelfHost.BOOKED
 
     def charges(self, from_us: int, to_us: int) -> Iterable[Charge]:
         """Adjustments of the range's months; where invoices bill, their lines that are no usage."""
@@ -116,6 +121,8 @@ class Books:
             numbers = self._numbers(month)
             query = ListAdjustments(from_period=month, to_period=next_month(month))
             for one in adjustments(self.connection, query):
+                if self.self_host is SelfHost.ACTUAL and _is_of_machines(one):
+                    continue  # the shares hold it
                 if not is_reconciled:
                     yield _adjusted(one, numbers)
                 elif one.kind not in _STAND_ON_INVOICES:
@@ -125,6 +132,18 @@ class Books:
                     if line.kind != _USAGE:
                         yield _of_invoice(line, month)
         yield from self._commitments(from_us, to_us)
+        if self.self_host is SelfHost.ACTUAL:
+            for pool in self._machines(from_us, to_us).pools:
+                yield from row_map.self_host(pool)
+
+    def replaced(self, from_us: int, to_us: int) -> frozenset[tuple[str, int]]:
+        """Hours of machines that are told as shares of what they cost."""
+        if self.self_host is SelfHost.BOOKED:
+            return frozenset()
+        return self._machines(from_us, to_us).replaced
+
+    def _machines(self, from_us: int, to_us: int) -> MachineTime:
+        return machine_time(self.connection, from_us, to_us)
 
     def allocations(self, from_us: int, to_us: int) -> Sequence[InvoiceAllocation]:
         """Usage lines of the range's invoices."""
@@ -265,8 +284,13 @@ def open_export(
         BadOrder: The profile does not fit the range.
     """
     names = Names(order.names, key=pseudonym_key, declared_tags=parties.declared_tags)
-    source = Books(connection, order.profile, now_us)
+    source = Books(connection, order.profile, now_us, order.self_host)
     return Export(order=order, parties=parties, names=names, source=source)
+
+
+def _is_of_machines(one: Adjustment) -> bool:
+    """Whether it brings what was booked for a machine to what that cost."""
+    return one.meter == GPU_METER and one.kind in (AdjustmentKind.TRUE_UP, AdjustmentKind.LATE)
 
 
 def _select_lines() -> sa.Select[tuple[object]]:

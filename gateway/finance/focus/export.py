@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from gateway.finance.focus.errors import BadOrder
 from gateway.finance.focus.inputs import LateUsage, PendingSum, UsageSum
 from gateway.finance.focus.invoices import PeriodClose, Spread
 from gateway.finance.focus.ledger_sums import Counted, Wanted
+from gateway.finance.focus.meters import GPU_METER
 from gateway.finance.focus.order import (
     DAY_US,
     ExportOrder,
@@ -92,6 +93,7 @@ class Export:
     source: FinanceSource
     totals: Totals = field(default_factory=Totals)
     price_versions: set[str] = field(default_factory=set)
+    _replaced: frozenset[tuple[str, int]] = frozenset()
     _digest: _Digest = field(default_factory=hashlib.sha256)
     _updated_us: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -112,6 +114,7 @@ class Export:
         Args:
             connection: In one transaction until the last piece is taken.
         """
+        self._replaced = self.source.replaced(self.order.from_us, self.order.to_us)
         spread = self._spread(connection)
         cover = self._coverage(connection)
         tell = teller(self.order.profile, parties=self.parties, names=self.names, spread=spread)
@@ -147,7 +150,7 @@ class Export:
         spread = Spread.of(self.source.allocations(order.from_us, order.to_us))
         cover = self._coverage(connection)
         for start_us, end_us in ledger_sums.periods(connection, order):
-            for found in self._usage(connection, start_us, end_us):
+            for found in self._kept(self._usage(connection, start_us, end_us)):
                 for charge in cover.usage(found):
                     spread.count(charge)
         for charges, _ in self._late(connection, cover):
@@ -175,13 +178,20 @@ class Export:
     def _usage(self, connection: sa.Connection, start_us: int, end_us: int) -> list[UsageSum]:
         return ledger_sums.usage_sums(connection, start_us, end_us, self._wanted())
 
+    def _kept(self, used: Iterable[UsageSum]) -> Iterator[UsageSum]:
+        """Without machine time that is told as shares of what the machine cost."""
+        for one in used:
+            is_machine = one.meter == GPU_METER
+            if not is_machine or (one.resource.deployment, one.start_us) not in self._replaced:
+                yield one
+
     def _period(
         self, connection: sa.Connection, start_us: int, end_us: int, cover: Coverage
     ) -> list[Charge]:
         used = self._usage(connection, start_us, end_us)
         waiting = ledger_sums.pending_sums(connection, start_us, end_us, self._wanted())
         self._digest_of(used, waiting)
-        paid = [charge for found in used for charge in cover.usage(found)]
+        paid = [charge for found in self._kept(used) for charge in cover.usage(found)]
         return [*paid, *map(row_map.pending, waiting)]
 
     def _late(

@@ -177,12 +177,18 @@ class MachineShare:
         owner: Whose; ignored for the idle part.
         work: What the part is measured by, scaled; at least 0.
         tokens: Tokens that came of it.
+        requests: First attempts of requests among those that used it.
+        attempts: All that did.
+        cost_pico_usd: What it bears; None for its share by work.
     """
 
     owner: Owner
     work: int
     tokens: int
     is_idle: bool = False
+    requests: int = 0
+    attempts: int = 0
+    cost_pico_usd: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

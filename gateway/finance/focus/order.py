@@ -56,6 +56,15 @@ class NameForm(StrEnum):
     PLAIN = "plain"
 
 
+class SelfHost(StrEnum):
+    """What machines of the organisation are told at."""
+
+    BOOKED = "booked"
+    """Busy time of requests, as the ledger has booked it."""
+    ACTUAL = "actual"
+    """What they cost, shared among teams, with a row for idle time."""
+
+
 GRAIN_US = {Grain.HOUR: HOUR_US, Grain.DAY: DAY_US}
 
 
@@ -71,6 +80,7 @@ class ExportOrder(msgspec.Struct, frozen=True, kw_only=True):
         names: How keys and the values of undeclared cost tags are written.
         with_keys: Whether charges are told apart by key.
         is_spreadsheet: Whether text that a spreadsheet would run gets an apostrophe (CSV only).
+        self_host: What machines of the organisation are told at.
     """
 
     from_us: int
@@ -81,6 +91,7 @@ class ExportOrder(msgspec.Struct, frozen=True, kw_only=True):
     names: NameForm = NameForm.PSEUDONYMS
     with_keys: bool = False
     is_spreadsheet: bool = False
+    self_host: SelfHost = SelfHost.BOOKED
 
     @property
     def grain_us(self) -> int:
@@ -97,6 +108,8 @@ class ExportOrder(msgspec.Struct, frozen=True, kw_only=True):
             if bound_us % self.grain_us:
                 at = from_microseconds(bound_us).isoformat()
                 raise BadOrder(f"{at} is not the beginning of a UTC {self.grain}")
+        if self.self_host is SelfHost.ACTUAL and self.grain is not Grain.HOUR:
+            raise BadOrder("shares of machines are told by the hour, not by the day")
         if self.from_us >= self.to_us:
             raise BadOrder("the first instant is not before the first one that is not exported")
         if self.to_us - self.from_us > RANGE_US_MAX:

@@ -234,14 +234,14 @@ def self_host(pool: MachinePool) -> Iterator[Charge]:
     leaves goes to the shares with the largest remainders.
 
     Raises:
-        Inconsistent: There is no work to share by.
+        Inconsistent: There is no work to share by, or what shares bear is not the pool's cost.
     """
     weights = [share.work for share in pool.shares]
     if not sum(weights):
         raise Inconsistent(f"{pool.origin_id}: nothing was worked, so nothing can be shared")
     unit_price = _unit_price(pool.rate, _FORM_OF_MACHINES)
     hours = split(_scaled(pool.gpu_us, _FORM_OF_MACHINES.units_per_price), weights)
-    costs = split(pool.cost_pico_usd, weights)
+    costs = _borne(pool) or split(pool.cost_pico_usd, weights)
     ratios = split(SCALE, weights)
     sku_id = f"{pool.resource.deployment}/{GPU_METER}"
     for share, quantity, cost, ratio in zip(pool.shares, hours, costs, ratios, strict=True):
@@ -276,8 +276,23 @@ def self_host(pool: MachinePool) -> Iterator[Charge]:
                 origin_id=pool.origin_id,
                 origin_pico_usd=pool.cost_pico_usd,
             ),
-            evidence=Evidence(price_version=pool.price_version, is_nominal=pool.is_nominal),
+            evidence=Evidence(
+                requests=share.requests,
+                attempts=share.attempts,
+                price_version=pool.price_version,
+                is_nominal=pool.is_nominal,
+            ),
         )
+
+
+def _borne(pool: MachinePool) -> tuple[int, ...]:
+    """What each share bears where that was worked out before; else nothing."""
+    known = tuple(share.cost_pico_usd for share in pool.shares if share.cost_pico_usd is not None)
+    if not known:
+        return ()
+    if len(known) < len(pool.shares) or sum(known) != pool.cost_pico_usd:
+        raise Inconsistent(f"{pool.origin_id}: the shares do not sum to {pool.cost_pico_usd}")
+    return known
 
 
 def credit(line: InvoiceCharge) -> Charge:

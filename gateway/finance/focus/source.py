@@ -41,6 +41,10 @@ class FinanceSource(Protocol):
         """Months of the range that are closed."""
         ...
 
+    def replaced(self, from_us: int, to_us: int) -> frozenset[tuple[str, int]]:
+        """Deployments and hours whose machine time comes as shares among `charges` instead."""
+        ...
+
     def coverage(self, from_us: int, to_us: int) -> Coverage:
         """What commitments pay of the usage of the range, from the beginning of its first day."""
         ...
@@ -68,6 +72,11 @@ class NothingMore:
     def closes(self, from_us: int, to_us: int) -> Sequence[PeriodClose]:
         """None."""
         return ()
+
+    def replaced(self, from_us: int, to_us: int) -> frozenset[tuple[str, int]]:
+        """None."""
+        del from_us, to_us
+        return frozenset()
 
     def coverage(self, from_us: int, to_us: int) -> Coverage:
         """Nothing."""

@@ -43,6 +43,7 @@ class Used:
         cached_input_tokens: Read from a cache.
         output_tokens: Generated, reasoning included.
         attempts: How many.
+        requests: How many of them were the first of a request.
         booked_pico_usd: What they were charged.
     """
 
@@ -51,6 +52,7 @@ class Used:
     cached_input_tokens: int = 0
     output_tokens: int = 0
     attempts: int = 0
+    requests: int = 0
     booked_pico_usd: int = 0
 
     def __add__(self, other: Used) -> Used:
@@ -61,6 +63,7 @@ class Used:
             cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             attempts=self.attempts + other.attempts,
+            requests=self.requests + other.requests,
             booked_pico_usd=self.booked_pico_usd + other.booked_pico_usd,
         )
 

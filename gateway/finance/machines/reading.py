@@ -36,7 +36,7 @@ from gateway.ledger.roll_ups import SUM_COLUMNS
 AWAY_US = HOUR_US
 """A server that answered nothing for longer is taken to have been off meanwhile (`seen`)."""
 _BATCH_ROWS = 1_000
-_USED = ("attempt_count", "cost_pico_usd", *(f"{meter}_units" for meter in (
+_USED = ("request_count", "attempt_count", "cost_pico_usd", *(f"{meter}_units" for meter in (
     "input", "cache_read", "cache_write", "output", "reasoning", "gpu_us",
 )))  # fmt: skip
 _AT = {name: place for place, name in enumerate(SUM_COLUMNS)}
@@ -257,13 +257,14 @@ def _uses(connection: sa.Connection, terms: Sequence[Term], month: str) -> Uses:
             project=names.projects[project],
             deployment=names.deployments[deployment],
         )
-        attempts, cost, fresh, read, written, output, reasoning, gpu_us = cell
+        requests, attempts, cost, fresh, read, written, output, reasoning, gpu_us = cell
         used = Used(
             gpu_us=gpu_us,
             input_tokens=fresh + written,
             cached_input_tokens=read,
             output_tokens=output + reasoning,
             attempts=attempts,
+            requests=requests,
             booked_pico_usd=cost,
         )
         hour = uses.setdefault((pools[user.deployment], bucket_us - bucket_us % HOUR_US), {})
