@@ -127,6 +127,7 @@ async def test_a_server_that_is_always_on_costs_its_hours_and_the_busy_ones_are_
     assert standard.shares[1].standard_pico_usd == round(Fraction(14 * USD, 3))
 
 
+@pytest.mark.slow
 async def test_an_engines_meter_decides_and_order_or_repetition_change_nothing(tmp_path):
     url = await write(tmp_path, [computed(1, 60), computed(2, 120, team="search")])
     engine = writing(url)
@@ -259,6 +260,7 @@ async def test_teams_see_their_own_shares_and_nothing_of_the_machines(tmp_path):
     assert report(engine, teams=(IDLE_TEAM,)).shares == ()
 
 
+@pytest.mark.slow
 async def test_what_was_booked_is_brought_to_what_machines_cost_by_an_approved_adjustment(tmp_path):
     url = await write(tmp_path, [computed(1, 60), computed(2, 120, team="search")])
     engine = writing(url)
@@ -290,6 +292,7 @@ async def test_what_was_booked_is_brought_to_what_machines_cost_by_an_approved_a
     assert {line.team for line in made.lines} == {"payments", "search", IDLE_TEAM}
 
 
+@pytest.mark.slow
 async def test_late_use_of_a_closed_month_changes_no_share_of_it(tmp_path):
     url = await write(tmp_path, [served(1)])
     engine = writing(url)

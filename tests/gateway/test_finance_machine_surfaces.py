@@ -33,7 +33,7 @@ from tests.gateway.people_harness import log_in, make
 from tests.gateway.test_finance_machine_books import computed, served
 from tests.gateway.test_pages_finance import charts, logged_in, titles
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 EVIL = '=HYPERLINK("http://x")'
 
 
