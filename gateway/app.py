@@ -71,7 +71,9 @@ class Credentials:
         """What is kept in place of a new key: its HMAC with the current pepper."""
         return hash_key(self.peppers[0], token)
 
-    def directory(self, database_keys: Sequence[KeyRecord], revision: int) -> KeyDirectory:
+    def directory(
+        self, database_keys: Sequence[KeyRecord], revision: int, *, is_complete: bool = True
+    ) -> KeyDirectory:
         """All keys, of the file and of the database.
 
         Raises:
@@ -79,6 +81,7 @@ class Credentials:
         """
         snapshot = KeySnapshot(
             revision=revision,
+            is_complete=is_complete,
             records=(*self.declared, *database_keys),
             admin_digest=self.admin_digest,
         )
@@ -126,6 +129,7 @@ def build_service(
     holds: Holds,
     trails: Trails | None = None,
     limits: Limiter | None = None,
+    has_all_keys: bool = True,
 ) -> Service:
     """Put a worker's service together; without `limits`, with limits of this process alone.
 
@@ -155,7 +159,7 @@ def build_service(
         exposures=Exposures(speed=health.speed),
     )
     service = Service(
-        directory=credentials.directory(database_keys, revision),
+        directory=credentials.directory(database_keys, revision, is_complete=has_all_keys),
         admission=build_admission(settings, providers=providers, health=health, clock=clock),
         limits=limits or build_limiter(config, clock=clock),
         relay=relay,

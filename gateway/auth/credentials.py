@@ -24,6 +24,8 @@ class Refusal(StrEnum):
     CONFLICTING = "conflicting"
     """Different keys in one request."""
     UNKNOWN = "unknown"
+    UNCHECKED = "unchecked"
+    """Not known here, while the database has not told all keys."""
     DISABLED = "disabled"
     EXPIRED = "expired"
 

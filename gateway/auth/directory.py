@@ -75,11 +75,13 @@ class KeySnapshot(msgspec.Struct, frozen=True, kw_only=True):
         revision: Grows with every change.
         records: Every key, the administrator's apart.
         admin_digest: HMAC-SHA256 of the administrator's key, None when there is none.
+        is_complete: Whether there is no other key; else one that is not here may still be right.
     """
 
     revision: int
     records: tuple[KeyRecord, ...]
     admin_digest: bytes | None = None
+    is_complete: bool = True
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +124,7 @@ _MESSAGES: Mapping[Refusal, str] = {
     Refusal.MALFORMED: "the API key is malformed: check that it was copied whole",
     Refusal.CONFLICTING: "the request carries different API keys: send one",
     Refusal.UNKNOWN: "the API key is not known here",
+    Refusal.UNCHECKED: "the API key cannot be looked up now: the database does not answer",
     Refusal.DISABLED: "the API key has been revoked",
     Refusal.EXPIRED: "the API key has expired",
 }
@@ -137,8 +140,8 @@ class KeyDirectory:
     """Finds the principal of a request; immutable, so that it is replaced as a whole."""
 
     __slots__ = (
-        "_admin_digest", "_bearer_tags", "_by_digest", "_by_id", "_namespace_key", "_namespaces",
-        "_peppers", "_seen", "_token_tags", "revision",
+        "_admin_digest", "_bearer_tags", "_by_digest", "_by_id", "_is_complete", "_namespace_key",
+        "_namespaces", "_peppers", "_seen", "_token_tags", "revision",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +162,7 @@ class KeyDirectory:
         self._peppers = tuple(peppers)
         self._namespace_key = namespace_key
         self._admin_digest = snapshot.admin_digest
+        self._is_complete = snapshot.is_complete
         self._namespaces: dict[tuple[str, str], bytes] = {}
         # A tag of 128 bits under a key that nobody knows and that ends with this directory: as good
         # as what is hashed for finding who it was the last time, and kept in its place.
@@ -237,7 +241,10 @@ class KeyDirectory:
         digests = [hash_key(pepper, token) for pepper in self._peppers]
         if any(_equal(self._admin_digest, digest) for digest in digests):
             return _ADMIN
-        return _standing(self._find(key_id, digests), now_us)
+        record = self._find(key_id, digests)
+        if record is None and not self._is_complete:
+            return _FAILURES[Refusal.UNCHECKED]
+        return _standing(record, now_us)
 
     def recall(self, key_id: str, *, now_us: int) -> Principal | AuthFailure:
         """Find out who a key belongs to now that was shown before; sessions ask at every page.

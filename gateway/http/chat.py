@@ -10,6 +10,7 @@ import anyio.to_thread
 
 from gateway import errors
 from gateway.admission.admit import Admitted, refusal_error
+from gateway.auth.credentials import Refusal
 from gateway.auth.directory import AuthFailure, Principal
 from gateway.dialects import openai_chat
 from gateway.dialects.controls import CONTROL_MARK, NO_CONTROLS, Controls, read_controls
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 ROUTE = "chat.completions"
 RETRY_WHEN_DRAINING_S = 1.0
+RETRY_UNCHECKED_S = 5.0
 PARSE_HERE_BYTES_MAX = 256 * 1024
 PARSE_HERE_OBJECTS_MAX = 4000
 """What is larger is checked on a thread: 256 KiB take 1 to 3 ms with so many objects in them, 7 as
@@ -131,7 +133,7 @@ class ChatCall:
             authorization = first.get(b"authorization", b"")
             found = service.directory.authenticate_bearer(authorization, now_us=wall_us)
         if isinstance(found, AuthFailure):
-            raise errors.InvalidApiKey(found.message)
+            raise refused(found)
         if first.get(b"content-type") != JSON_TYPE or b"content-encoding" in first:
             check_is_json(headers)
         body = self._cycle.take_whole_body()
@@ -314,8 +316,16 @@ def authenticate(service: Service, headers: Headers) -> Principal:
 
     Raises:
         InvalidApiKey: Nobody that we know.
+        LedgerUnavailable: Nobody that we know while the database has not told all keys.
     """
     found = service.directory.authenticate(headers, now_us=service.clock.wall_us())
     if isinstance(found, AuthFailure):
-        raise errors.InvalidApiKey(found.message)
+        raise refused(found)
     return found
+
+
+def refused(failure: AuthFailure) -> errors.GatewayError:
+    """What a client is told whose key opens nothing, or nothing yet."""
+    if failure.reason is Refusal.UNCHECKED:
+        return errors.LedgerUnavailable(failure.message, retry_after_s=RETRY_UNCHECKED_S)
+    return errors.InvalidApiKey(failure.message)

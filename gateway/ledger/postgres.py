@@ -34,6 +34,7 @@ CONNECT_S = 5.0
 _ANSWER_S = 5.0
 """How much longer than the server the client waits for a statement, before it gives it up."""
 _TWIN = "fareway_twin"
+_READ_ONLY = "25006"
 _EPOCH_2000_US = 946_684_800_000_000
 """PostgreSQL counts from the year 2000."""
 
@@ -212,7 +213,7 @@ def copy_rows(
     try:
         await_(driver.copy_records_to_table(table, records=rows, columns=list(columns)))
     except _driver_errors() as error:
-        if _is_silent(error) or driver.is_closed():
+        if _is_silent(error) or driver.is_closed() or _is_of_standby(error):
             connection.invalidate(error)
         raise DBAPIError(f"COPY {table}", None, error) from error
 
@@ -292,12 +293,22 @@ def _driver_errors() -> tuple[type[Exception], ...]:
 
 
 def _give_up_silent(context: ExceptionContext) -> None:
-    """Close a connection whose server did not answer, and say so as a database's error."""
+    """Close a connection whose server did not answer, and say so as a database's error.
+
+    One to a server that has become a standby is closed, too: the next may find the primary.
+    """
     error = context.original_exception
     if _is_silent(error):
         context.is_disconnect = True
         statement = context.statement or "a statement"
         raise OperationalError(statement, None, error) from error
+    if _is_of_standby(error):
+        context.is_disconnect = True
+
+
+def _is_of_standby(error: BaseException) -> bool:
+    """Whether the server only reads now: another one may be the primary since."""
+    return sqlstate_of(error) == _READ_ONLY
 
 
 def _is_silent(error: BaseException) -> bool:

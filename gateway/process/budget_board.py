@@ -64,6 +64,7 @@ class BudgetBoard:
         declared: What the configuration that is served declares.
         lock: Held around every change, from the ledger's write to the last acknowledgement.
         rules: The budgets in force, None before the ledger told them.
+        on_change: Called whenever there are others, before the workers hear of them.
     """
 
     members: Callable[[], Sequence[Child]]
@@ -72,6 +73,7 @@ class BudgetBoard:
     declared: BudgetDeclarations = field(default_factory=BudgetDeclarations)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     rules: BudgetRules | None = None
+    on_change: Callable[[], None] = lambda: None
     _told: asyncio.Event = field(default_factory=asyncio.Event)
     _kept: dict[bytes, int] = field(default_factory=dict[bytes, int])
     """What workers gave back and the ledger has not taken."""
@@ -179,6 +181,7 @@ class BudgetBoard:
             return
         self.rules = rules
         self._told.set()
+        self.on_change()
         # A worker that cannot learn that a budget was lowered must not go on spending.
         await tell_all(self.members(), _UPDATE, rules, what="budgets")
 

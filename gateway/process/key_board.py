@@ -29,13 +29,22 @@ class KeyBoard:
         members: The workers that have joined and live.
         lock: Held around every change, from the ledger's write to the last acknowledgement.
         revision: Grows with every publication; 0 before the first.
+        is_complete: Whether the database has told the keys.
+        on_change: Called whenever there are other keys, before anybody else hears of them.
     """
 
     members: Callable[[], Sequence[Child]]
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     revision: int = 0
+    is_complete: bool = True
+    on_change: Callable[[], None] = lambda: None
     _keys: list[KeyRecord] = field(default_factory=list[KeyRecord])
     _known: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def keys(self) -> list[KeyRecord]:
+        """What every member has, or is told just now."""
+        return self._keys
 
     async def current(self) -> tuple[list[KeyRecord], int]:
         """Every key and the revision, once the ledger has told them."""
@@ -55,12 +64,12 @@ class KeyBoard:
         """
         async with self.lock:
             if revision != self.revision:
-                await tell(child, _UPDATE, KeysUpdate(keys=self._keys, revision=self.revision))
+                await tell(child, _UPDATE, self._update())
             enter()
 
     def has(self, keys: list[KeyRecord]) -> bool:
         """Whether these keys are what every member has."""
-        return self._known.is_set() and keys == self._keys
+        return self._known.is_set() and self.is_complete and keys == self._keys
 
     async def refresh(self, load: Callable[[], Awaitable[list[KeyRecord]]]) -> None:
         """Give every member the keys of now; whoever changed them.
@@ -77,11 +86,19 @@ class KeyBoard:
             if not self.has(keys):
                 await self.publish(keys)
 
-    async def publish(self, keys: list[KeyRecord]) -> None:
-        """Give every member the new keys; call with the lock held."""
-        self._keys = keys
+    async def publish(self, keys: list[KeyRecord], *, is_complete: bool = True) -> None:
+        """Give every member the new keys; call with the lock held.
+
+        Args:
+            keys: What there is.
+            is_complete: Whether the database has told them.
+        """
+        self._keys, self.is_complete = keys, is_complete
         self.revision += 1
         self._known.set()
-        update = KeysUpdate(keys=keys, revision=self.revision)
+        self.on_change()
         # A worker that cannot learn that a key was revoked must not go on serving.
-        await tell_all(self.members(), _UPDATE, update, what="keys")
+        await tell_all(self.members(), _UPDATE, self._update(), what="keys")
+
+    def _update(self) -> KeysUpdate:
+        return KeysUpdate(keys=self._keys, revision=self.revision, is_complete=self.is_complete)

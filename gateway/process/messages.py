@@ -41,6 +41,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
         config: What it serves.
         keys: Every key of the database.
         revision: Of the keys; grows with every change.
+        is_complete: Whether the database has told the keys; without it there may be others.
         budgets: Every budget in force, None while the ledger has not told them.
         log_format: `json` or `text`, for the process's log lines; that of the service's start, so
             that all processes write the same after a reload too.
@@ -50,6 +51,7 @@ class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     config: ConfigSnapshot
     keys: list[KeyRecord]
     revision: int
+    is_complete: bool = True
     budgets: BudgetRules | None = None
     log_format: str = "json"
 
@@ -71,10 +73,11 @@ class StopListening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeysUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """Every key of the database, replacing what the worker has."""
+    """Every key of the database, replacing what the worker has; as in `WorkerSetup`."""
 
     keys: list[KeyRecord]
     revision: int
+    is_complete: bool = True
 
 
 class RecallBudgets(msgspec.Struct, frozen=True, kw_only=True):

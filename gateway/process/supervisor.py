@@ -41,8 +41,9 @@ from gateway.process.child import Child
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper, wait_first
 from gateway.process.key_board import KeyBoard
+from gateway.process.last_known import LastKnownFile
 from gateway.process.launch import LEDGER_MODULE, HeadStart
-from gateway.process.ledger_start import START_TIMEOUT_S, LedgerStarter
+from gateway.process.ledger_start import LedgerStarter
 from gateway.process.listeners import Listeners
 from gateway.process.machine_notes import MachineNotes, node_of
 from gateway.process.messages import (
@@ -60,6 +61,7 @@ from gateway.process.worker_set import SetFailed, Surroundings
 from gateway.settings.database import connection_url, redis_password
 from gateway.settings.declared_budgets import declared_budgets
 from gateway.settings.loader import LoadedConfig
+from gateway.settings.storage import SQLITE_PREFIX
 from gateway.telemetry.desk import MetricsDesk
 from gateway.telemetry.snapshot import Snapshot
 
@@ -79,8 +81,6 @@ FORCED_STOP_S = 2.0
 """Longest time that the ledger may still load after a second signal; the rest comes at a start."""
 FINANCE_TIMEOUT_S = 600.0
 """Reading a large file, comparing a month of many attempts, or adding them up anew."""
-BUDGETS_WAIT_S = 15.0
-"""How long the start waits for a ledger process that has to tell the budgets."""
 
 _LEDGER_READS = (
     "list_keys",
@@ -186,12 +186,16 @@ class Supervisor:
             served=lambda: self._fleet.served,
             replace=partial(self._notices.replace, self._fleet.replace),
         )
+        url = self.loaded.database_url
         self._starter = LedgerStarter(
             order=self._ledger_order,
-            take_keys=self._take_keys,
+            board=self._board,
             budgets=self._budgets,
             notices=self._notices,
             monotonic_s=self.clock.monotonic_s,
+            file=None
+            if url.startswith(SQLITE_PREFIX)
+            else LastKnownFile(folder=self.loaded.spool_dir, database_url=url, clock=self.clock),
         )
         self._ledger = Keeper(
             module=LEDGER_MODULE,
@@ -245,7 +249,7 @@ class Supervisor:
             url = self.loaded.database_url
             stored = stored_keys.read(url)
             if stored is not None:
-                await self._take_keys(stored)
+                await self._starter.take_keys(stored)
                 if not self._budgets.declared.budgets and stored_budgets.are_none(url):
                     await self._budgets.publish(BudgetRules())
             tasks.start_soon(self._fleet.run, self.loaded, self.head_start)
@@ -256,15 +260,15 @@ class Supervisor:
             goes_first = stored is None or self._budgets.rules is None
             if goes_first:
                 tasks.start_soon(self._ledger.run)
-                await self._unless_stopping(
-                    self._wait_for_ledger if stored is None else self._wait_for_budgets
-                )
+                wait = self._starter.wait if stored is None else self._starter.wait_for_budgets
+                await self._unless_stopping(lambda: wait(self._ledger))
             await self._unless_stopping(self._fleet.open)
             if not goes_first:  # now, so that on one core it does not hold clients up
                 tasks.start_soon(self._ledger.run)
             if not self._stopping.is_set():
                 self.on_ready(self.url)
                 tasks.start_soon(self._unless_stopping, self._offer_set_up)
+                tasks.start_soon(self._unless_stopping, lambda: self._starter.keep(self._ledger))
                 tasks.start_soon(self._unless_stopping, self._machines.run)
                 await self._unless_stopping(self._reloader.run)
             await self._drain()
@@ -304,23 +308,6 @@ class Supervisor:
         if failure is not None:
             raise failure
 
-    async def _wait_for_ledger(self) -> None:
-        with anyio.move_on_after(START_TIMEOUT_S):
-            await wait_first(self._ledger.ready, self._starter.refused)
-        if self._starter.refused.is_set():
-            raise ServeError(self._starter.refusal)
-        if not self._ledger.ready.is_set():
-            raise ServeError(
-                f"ledger did not start within {START_TIMEOUT_S:g} s:"
-                f" {self._starter.outage or self._ledger.fault or 'its log lines say why'}"
-            )
-
-    async def _wait_for_budgets(self) -> None:
-        with anyio.move_on_after(BUDGETS_WAIT_S):
-            await wait_first(self._ledger.ready, self._starter.refused)
-        if self._starter.refused.is_set():
-            raise ServeError(self._starter.refusal)
-
     async def _watch_signals(self) -> None:
         watched = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         with anyio.open_signal_receiver(*watched) as signals:
@@ -347,11 +334,6 @@ class Supervisor:
             redis_url=settings.storage.redis,
             redis_password=redis_password(self.loaded, environ=self.environ),
         )
-
-    async def _take_keys(self, keys: list[KeyRecord]) -> None:
-        async with self._board.lock:
-            if not self._board.has(keys):
-                await self._board.publish(keys)
 
     async def _take_news(self, _params: None, _fds: Sequence[int]) -> None:
         """Take keys and budgets as they are now: some machine has changed them."""

@@ -214,7 +214,9 @@ class Worker:
 
     async def _update_keys(self, update: KeysUpdate, _fds: Sequence[int]) -> None:
         parts = self._configured_parts()
-        parts.service.directory = parts.credentials.directory(update.keys, update.revision)
+        parts.service.directory = parts.credentials.directory(
+            update.keys, update.revision, is_complete=update.is_complete
+        )
 
     async def _update_budgets(self, rules: BudgetRules, _fds: Sequence[int]) -> None:
         self._configured_parts().holds.follow(rules)
@@ -354,6 +356,7 @@ def _build_parts(
         credentials=credentials,
         database_keys=setup.keys,
         revision=setup.revision,
+        has_all_keys=setup.is_complete,
         providers=providers,
         health=health,
         spool=spool,

@@ -212,6 +212,7 @@ class WorkerSet:
                 config=self._config,
                 keys=keys,
                 revision=revision,
+                is_complete=board.is_complete,
                 budgets=known,
                 log_format=self.around.log_format,
             ),

@@ -48,6 +48,16 @@ def directory(*records, peppers=(PEPPER, OLD_PEPPER)):
     return KeyDirectory(snapshot, peppers=peppers, namespace_key=b"n" * 32)
 
 
+def test_a_key_that_cannot_be_looked_up_now_is_not_called_unknown():
+    known = new_key(1)
+    snapshot = KeySnapshot(revision=1, records=(record(known),), is_complete=False)
+    made = KeyDirectory(snapshot, peppers=[PEPPER], namespace_key=b"n" * 32)
+    found = made.identify(new_key(2).text.encode(), now_us=0)
+    assert isinstance(found, AuthFailure)
+    assert found.reason is Refusal.UNCHECKED
+    assert isinstance(made.identify(known.text.encode(), now_us=0), Principal)
+
+
 KEY, OTHER, OLD, GONE, LATE, TEAMLESS = (new_key(seed) for seed in range(6))
 DIRECTORY = directory(
     record(KEY, models=("small",)),
