@@ -17,17 +17,22 @@ from zoneinfo import ZoneInfo
 import msgspec
 from fastapi import Request, Response
 
-from gateway.access.asking import Within
+from gateway.access.asking import Within, viewer_of
+from gateway.access.permissions import Action, restriction_for
+from gateway.access.roles import Viewer
 from gateway.budgets.windows import day_start_us
 from gateway.clock import Clock, from_microseconds
+from gateway.dashboard.desk import Desk
 from gateway.dashboard.figures import clock_time
-from gateway.dashboard.finance import explorer, periods
+from gateway.dashboard.finance import explorer, glance, periods
 from gateway.dashboard.finance.explorer import BadAddress
-from gateway.dashboard.finance.month import MonthFigures, daily_totals, month_page
+from gateway.dashboard.finance.glance import Mover
+from gateway.dashboard.finance.month import MonthFigures, Tile, daily_totals, month_page
 from gateway.dashboard.finance.periods import Month
 from gateway.dashboard.finance.statement import state_text, statement
 from gateway.dashboard.shell import Shell
 from gateway.errors import LedgerUnavailable
+from gateway.finance.bill_messages import ListRuns, ReconciliationRun
 from gateway.finance.requests import FinanceRequest
 from gateway.finance.statement_csv import statement_csv
 from gateway.finance.statement_messages import ShowStatement, TeamStatement
@@ -53,7 +58,7 @@ class SpendReader(Protocol):
         ...
 
     async def finance(self, request: FinanceRequest) -> object:
-        """What finance answers, as plain values."""
+        """Have finance answer; a refusal is a `CallerFault`."""
         ...
 
 
@@ -85,12 +90,14 @@ class FinancePages:
         clock: Time.
         calendar: How days are counted.
         shell: What pages share.
+        desk: Where budgets stand.
     """
 
     ledger: SpendReader
     clock: Clock
     calendar: Calendar
     shell: Shell
+    desk: Desk
 
     def routes(self) -> Iterator[tuple[str, str, Callable[..., object]]]:
         """Method, path below `/ui`, and what answers."""
@@ -120,11 +127,16 @@ class FinancePages:
                 spend_before=await self._by_day_and_team(before, calendar, within.sums),
                 history_pico_usd=await self._history(now_us, calendar, within.sums),
             )
+            tiles = await self._tiles_beside(viewer_of(request), figures)
+            moved = await self._movers(figures, calendar, within.sums)
         except LedgerUnavailable:
             return self._away(shown)
         following = periods.month_after(month, time_zone=calendar.zone)
         shown |= {
             "month": month,
+            "tiles": tiles,
+            "movers": moved,
+            "against": before.title if today > month.last else f"the same days of {before.title}",
             "previous": before.name,
             "following": following.name if following.first <= today else "",
             "is_complete": is_complete,
@@ -132,6 +144,46 @@ class FinancePages:
             "page": month_page(figures),
         }
         return self.shell.page("month.html", shown)
+
+    async def _tiles_beside(self, viewer: Viewer, figures: MonthFigures) -> list[Tile]:
+        """Budgets, bills and what nobody owns, each for those who may see it."""
+        tiles: list[Tile] = []
+        budgets = restriction_for(viewer, Action.READ_BUDGETS)
+        is_current = figures.month.first <= figures.today <= figures.month.last
+        if is_current and not budgets.is_nothing:
+            one = glance.budget_tile(await self.desk.budgets(budgets))
+            tiles += [] if one is None else [one]
+        if not restriction_for(viewer, Action.READ_FINANCE).is_nothing:
+            query = ListRuns(month=figures.month.name)
+            found = await self.ledger.finance(query)
+            runs = msgspec.convert(found, tuple[ReconciliationRun, ...])
+            tiles.append(glance.coverage_tile(runs, figures.month))
+        if restriction_for(viewer, Action.READ_SPEND).teams is None:
+            tiles.append(glance.unattributed_tile(figures.spend, figures.month))
+        return tiles
+
+    async def _movers(
+        self, figures: MonthFigures, calendar: Calendar, teams: tuple[str, ...] | None
+    ) -> list[Mover]:
+        """What changed most against the same days of the month before."""
+        reports: list[SpendReport] = []
+        is_over = figures.today > figures.month.last
+        for month in (figures.month, figures.before):
+            last = month.last
+            if not is_over and figures.today.day < last.day:
+                last = month.first.replace(day=figures.today.day)
+            reports.append(
+                await self.ledger.spend_report(
+                    SpendQuery(
+                        group_by=(GroupBy.TEAM, GroupBy.MODEL),
+                        from_us=month.window.start_us,
+                        to_us=day_start_us(last + timedelta(days=1), calendar.zone),
+                        teams=teams,
+                        zone=calendar.zone,
+                    )
+                )
+            )
+        return glance.movers(reports[0], reports[1], figures.month)
 
     async def spend(self, request: Request, within: Within) -> Response:
         """Spend by anything."""

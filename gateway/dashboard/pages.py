@@ -244,7 +244,7 @@ def make_dashboard(
         ),
         account=AccountPages(shell=shell),
         users=UsersPages(shell=shell, teams=teams),
-        finance=FinancePages(ledger=ledger, clock=clock, calendar=calendar, shell=shell),
+        finance=FinancePages(ledger=ledger, clock=clock, calendar=calendar, shell=shell, desk=desk),
         more=_more(
             Bench(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
             key_name=lambda key_id: _key_name(directory(), key_id),
