@@ -114,6 +114,7 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/ui/keys/{key_id}"): Action.CHANGE_KEYS,
     ("GET", "/ui/machines"): Action.READ_MACHINES,
     ("GET", "/ui/machines.csv"): Action.READ_MACHINES,
+    ("GET", "/ui/exports"): Action.READ_SPEND,
     ("GET", "/ui/requests"): Action.READ_REQUESTS,
     ("GET", "/ui/requests/{request_id}"): Action.READ_REQUESTS,
     ("GET", "/ui/close"): Action.READ_FINANCE,

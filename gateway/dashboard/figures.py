@@ -126,7 +126,7 @@ def spend_table(report: SpendReport, now_us: int) -> SpendTable:
         rest = [row.sums for row in report.rows[TEAMS_MAX:]]
         named.append((f"{len(rest):,} more teams", summed(rest)))
     sums = [*named, ("", report.total)]
-    costs = _aligned([one.cost_pico_usd for _, one in sums])
+    costs = aligned([one.cost_pico_usd for _, one in sums])
     lines = [_spend_line(name, one, cost) for (name, one), cost in zip(sums, costs, strict=True)]
     total = report.total
     return SpendTable(
@@ -141,7 +141,7 @@ def spend_table(report: SpendReport, now_us: int) -> SpendTable:
 
 def request_lines(requests: Sequence[RecentRequest], now_us: int) -> list[RequestLine]:
     """The newest requests as text."""
-    costs = iter(_aligned([one.cost_pico_usd for one in requests if one.cost_pico_usd is not None]))
+    costs = iter(aligned([one.cost_pico_usd for one in requests if one.cost_pico_usd is not None]))
     return [
         _request_line(one, now_us, None if one.cost_pico_usd is None else next(costs))
         for one in requests
@@ -193,7 +193,7 @@ def _request_line(request: RecentRequest, now_us: int, cost: Amount | None) -> R
     )
 
 
-def _aligned(amounts_pico_usd: Sequence[int]) -> list[Amount]:
+def aligned(amounts_pico_usd: Sequence[int]) -> list[Amount]:
     """Amounts of one column, with what keeps their decimal points below each other."""
     texts = [format_usd(amount) for amount in amounts_pico_usd]
     widths = [len(text.partition(".")[2]) for text in texts]

@@ -24,6 +24,7 @@ from gateway.dashboard.books.frame import Books
 from gateway.dashboard.books.pages import book_routes
 from gateway.dashboard.budgets_pages import BudgetsPages
 from gateway.dashboard.desk import Desk
+from gateway.dashboard.exports_pages import ExportsPages
 from gateway.dashboard.figures import clock_time, day_query, request_lines, spend_table
 from gateway.dashboard.finance_pages import Calendar, FinancePages
 from gateway.dashboard.front import make_front
@@ -107,7 +108,7 @@ class Dashboard:
         account: Pages about whoever looks.
         users: Pages about everybody.
         finance: A month, spend by anything, statements.
-        more: Requests, budgets, keys, machines, savings, commitments.
+        more: Requests, budgets, keys, machines, savings, commitments, exports.
         books: What the pages of the month close share.
     """
 
@@ -276,6 +277,7 @@ def _more(
             ledger=ledger, clock=clock, calendar=calendar, shell=shell, key_name=key_name
         ),
         BudgetsPages(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
+        ExportsPages(ledger=ledger, clock=clock, calendar=calendar, shell=shell),
         KeysPages(
             ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell, teams=teams
         ),

@@ -36,6 +36,7 @@ NAVIGATION = (
     (f"{PATH}/commitments", "Commitments"),
     (f"{PATH}/budgets", "Budgets"),
     (f"{PATH}/keys", "Keys"),
+    (f"{PATH}/exports", "Exports"),
     (f"{PATH}/close", "Month close"),
     (f"{PATH}/machines", "Machines"),
     (f"{PATH}/users", "Users"),

@@ -18,6 +18,8 @@ from gateway.finance.close_messages import (
     CloseReport,
     CloseStatus,
     CloseStep,
+    ListCloses,
+    ListedClose,
     VerifiedClose,
     VerifyCloses,
 )
@@ -140,6 +142,17 @@ def verify_closes(connection: sa.Connection, _query: VerifyCloses) -> tuple[Veri
             )
         )
     return tuple(found)
+
+
+def list_closes(connection: sa.Connection, _query: ListCloses) -> tuple[ListedClose, ...]:
+    """Months that are soft or closed, newest first; nothing is computed anew."""
+    table = period_close
+    at_us = sa.func.coalesce(
+        table.c.closed_at_us, table.c.soft_at_us, type_=table.c.soft_at_us.type
+    )
+    wanted = sa.select(table.c.month, table.c.state, at_us).order_by(table.c.month.desc())
+    rows = cast("Sequence[tuple[str, str, int]]", connection.execute(wanted).all())
+    return tuple(ListedClose(month=month, state=state, at_us=at_us) for month, state, at_us in rows)
 
 
 def _close_soft(

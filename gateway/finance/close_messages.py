@@ -121,3 +121,21 @@ class VerifiedClose(msgspec.Struct, frozen=True, kw_only=True):
     closed_digest: str
     digest: str
     is_same: bool
+
+
+class ListCloses(msgspec.Struct, frozen=True, kw_only=True, tag="list_closes"):
+    """Months that are soft or closed, newest first; what is not among them is open."""
+
+
+class ListedClose(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a month is closed.
+
+    Attributes:
+        month: The month.
+        state: `soft` or `closed`.
+        at_us: When it was closed so far, microseconds since the epoch.
+    """
+
+    month: str
+    state: str
+    at_us: int

@@ -35,7 +35,7 @@ from gateway.finance.bill_messages import (
     Reconcile,
     ShowRun,
 )
-from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
+from gateway.finance.close_messages import CloseMonth, CloseStatus, ListCloses, VerifyCloses
 from gateway.finance.commitment_messages import (
     ListCommitments,
     RecordCommitment,
@@ -279,6 +279,7 @@ def _read(
     | ListProposals
     | ListAdjustments
     | VerifyCloses
+    | ListCloses
     | ShowJournal
     | ShowProposal
     | ShowCell
@@ -303,6 +304,8 @@ def _read(
             return adjustments.adjustments(connection, query)
         case VerifyCloses():
             return close.verify_closes(connection, query)
+        case ListCloses():
+            return close.list_closes(connection, query)
         case ShowJournal():
             return journal_books.show_journal(connection, query)
     assert_never(query)

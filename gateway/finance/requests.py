@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.finance.bill_messages import ImportFile, ListImports, ListRuns, Reconcile, ShowRun
-from gateway.finance.close_messages import CloseMonth, CloseStatus, VerifyCloses
+from gateway.finance.close_messages import CloseMonth, CloseStatus, ListCloses, VerifyCloses
 from gateway.finance.commitment_messages import (
     ListCommitments,
     RecordCommitment,
@@ -28,6 +28,7 @@ FinanceRequest = (
     | CloseStatus
     | CloseMonth
     | VerifyCloses
+    | ListCloses
     | ShowJournal
     | IssueJournal
     | NoteMachines

@@ -1,4 +1,4 @@
-"""`GET /admin/v1/spend/export`: the ledger in FOCUS as CSV, streamed at the client's pace.
+"""`GET /admin/v1/spend/export`: the ledger in FOCUS, streamed at the client's pace.
 
 The ledger process reads one charge period after the other and hands over a piece when the piece
 before it is with the client; a client that leaves ends its work.
@@ -20,6 +20,7 @@ from gateway.finance.focus.errors import BadOrder
 from gateway.finance.focus.order import (
     ExportOrder,
     ExportRequest,
+    FileFormat,
     FocusVersion,
     Grain,
     NameForm,
@@ -32,6 +33,7 @@ from gateway.finance.focus.order import (
 from gateway.http.admin_models import AdminModel
 from gateway.http.supervisor_calls import SupervisorCalls
 
+_MEDIA_TYPES = {FileFormat.CSV: "text/csv", FileFormat.PARQUET: "application/vnd.apache.parquet"}
 _Text = Annotated[str | None, Field(max_length=64)]
 
 
@@ -54,6 +56,7 @@ class ExportParams(AdminModel):
         default=SelfHost.BOOKED,
         description="Machines of your own as booked, or shares of what they cost.",
     )
+    format: FileFormat = Field(default=FileFormat.CSV, description="How rows are written.")
 
     def order(self) -> ExportOrder:
         """The order, checked.
@@ -73,7 +76,7 @@ class ExportParams(AdminModel):
             is_spreadsheet=self.spreadsheet,
             self_host=self.self_host,
         )
-        order.check()
+        order.check_form(self.format)
         return order
 
     def _bounds(self) -> tuple[int, int]:
@@ -107,44 +110,59 @@ class SpendExportApi:
             methods=["GET"],
             summary="Export the ledger in FOCUS",
             response_class=StreamingResponse,
-            responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+            responses={
+                200: {
+                    "content": {
+                        one: {"schema": {"type": "string"}} for one in _MEDIA_TYPES.values()
+                    }
+                }
+            },
         )
         return router
 
     async def export(self, params: Annotated[ExportParams, Query()]) -> StreamingResponse:
-        """Stream Cost and Usage as CSV; exact to the picodollar."""
+        """Stream Cost and Usage as CSV or Parquet; exact to the picodollar."""
         try:
             order = params.order()
         except BadOrder as error:
             raise errors.InvalidField(str(error)) from error
         is_complete = await self._calls.catch_up()
         request = ExportRequest(
-            order=order, parties=self._parties, pseudonym_key=self._pseudonym_key
+            order=order,
+            parties=self._parties,
+            pseudonym_key=self._pseudonym_key,
+            form=params.format,
         )
         pieces = self._calls.export_pieces(request)
         # The head waits for the first piece, so that a refusal has its own status.
         first = await anext(pieces)
-        return _CsvStream(first, pieces, is_complete=is_complete)
+        return _Stream(first, pieces, form=params.format, is_complete=is_complete)
 
 
-class _CsvStream(StreamingResponse):
-    """Pieces of CSV; however it ends, they are closed.
+class _Stream(StreamingResponse):
+    """Pieces of a file; however it ends, they are closed.
 
     Args:
         first: The first piece.
         pieces: The others.
+        form: How rows are written.
         is_complete: Whether all that ended before the call was loaded.
     """
 
-    media_type = "text/csv"
-
-    def __init__(self, first: bytes, pieces: AsyncGenerator[bytes], *, is_complete: bool) -> None:
+    def __init__(
+        self,
+        first: bytes,
+        pieces: AsyncGenerator[bytes],
+        *,
+        form: FileFormat,
+        is_complete: bool,
+    ) -> None:
         self._pieces = pieces
         headers = {
-            "content-disposition": 'attachment; filename="cost_and_usage.csv"',
+            "content-disposition": f'attachment; filename="cost_and_usage.{form}"',
             "x-fareway-complete": "true" if is_complete else "false",
         }
-        super().__init__(_chained(first, pieces), headers=headers)
+        super().__init__(_chained(first, pieces), headers=headers, media_type=_MEDIA_TYPES[form])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the ASGI specification."""

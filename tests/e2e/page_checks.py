@@ -57,7 +57,7 @@ _CHECK = r"""
     });
   });
   all("label[for]").forEach(label => { if (!document.getElementById(label.htmlFor)) say("a label is of nothing", label); });
-  all("a[href], button, summary, input:not([type=hidden]), select, textarea").forEach(control => {
+  all("a[href], button, summary, input:not([type=hidden]), select, textarea").filter(isSeen).forEach(control => {
     if (!nameOf(control)) say("a control has no name", control);
   });
   all("[tabindex]").forEach(element => { if (Number(element.getAttribute("tabindex")) > 0) say("the order of focus is forced", element); });
@@ -157,7 +157,9 @@ def walk(page: Page, *, stops_max: int = 400) -> list[str]:
         at = page.evaluate(_FOCUSED)
         if at is None:
             break
-        if at["place"] <= last:
+        if at["place"] == last:
+            continue  # a control with several stops, such as a date
+        if at["place"] < last:
             break  # around once
         last, count, html = at["place"], count + 1, at["html"]
         if not at["visible"]:

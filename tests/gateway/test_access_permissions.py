@@ -54,6 +54,7 @@ POST /ui/budgets                        a             a               -         
 GET /ui/keys                            a             a               -              -              -           t           k         a        -
 POST /ui/keys                           a             a               -              -              -           t           k         -        -
 POST /ui/keys/{key_id}                  a             a               -              -              -           t           k         -        -
+GET /ui/exports                         a             a               -              a              a           t           t         -        t
 GET /ui/requests                        a             a               -              a              a           t           t         a        t
 GET /ui/requests/{request_id}           a             a               -              a              a           t           t         a        t
 GET /ui/statement.csv                       a             a               -              a              a           t           t         -        t

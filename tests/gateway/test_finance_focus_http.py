@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from contextlib import aclosing
+from decimal import Decimal
 
 import anyio
 import pytest
+from pyarrow import parquet
 
 from gateway import errors
 from gateway.channel import RemoteError
@@ -52,7 +54,22 @@ async def test_the_rows_sum_to_what_was_booked(tmp_path) -> None:
         assert answer.headers["x-fareway-complete"] == "false"
 
 
+async def test_parquet_has_the_same_rows(tmp_path) -> None:
+    async with running_pages(tmp_path) as pages, pages.admin() as client:
+        for _ in range(3):
+            await pages.book()
+        answer = await client.get(PATH, params={**NOVEMBER, "format": "parquet"})
+        assert answer.headers["content-type"] == "application/vnd.apache.parquet"
+        assert "cost_and_usage.parquet" in answer.headers["content-disposition"]
+        table = parquet.read_table(io.BytesIO(answer.content))
+        billed = sum(table.column("BilledCost").to_pylist())
+        assert billed == Decimal(300 * PRICE_PICO).scaleb(-12)
+        rows = list(csv.DictReader(io.StringIO((await client.get(PATH, params=NOVEMBER)).text)))
+        assert (table.num_rows, table.column_names) == (len(rows), list(rows[0]))
+
+
 REFUSED = {
+    "a spreadsheet of Parquet": {"month": "2026-11", "format": "parquet", "spreadsheet": "true"},
     "no range": {},
     "two ranges": {"month": "2026-11", "from": "2026-11-01", "to": "2026-11-02"},
     "half a range": {"from": "2026-11-01"},

@@ -69,7 +69,8 @@ def test_shares_and_changes():
     assert amounts.change_text(150, 100) == "+50.0 %"
     assert amounts.change_text(50, 100) == f"{amounts.MINUS}50.0 %"
     assert amounts.change_text(5, 0) == amounts.NOTHING
-    assert amounts.unit_cost_text(PICO_PER_USD, 3, 1000).text == "333.3333"
+    assert amounts.unit_cost_text(PICO_PER_USD, 3, 1000).text == "333.33"
+    assert amounts.unit_cost_text(PICO_PER_USD, 3, 100).text == "33.3333"
     assert amounts.unit_cost_text(1, 0, 1000).text == amounts.NOTHING
 
 

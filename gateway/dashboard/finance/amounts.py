@@ -71,10 +71,16 @@ def change_text(now: int, before: int) -> str:
 
 
 def unit_cost_text(cost_pico_usd: int, units: int, per: int) -> Shown:
-    """What so many units cost on average, in dollars with four digits; a dash without units."""
+    """What so many units cost on average; a dash without units.
+
+    Dollars with four digits, of a hundred dollars and more with two.
+    """
     if not units:
         return Shown(text=NOTHING, exact="")
     exact = Fraction(cost_pico_usd * per, units)
+    if abs(exact) >= 100 * PICO_PER_USD:
+        cents = cents_text(round(exact / _CENT_PICO_USD))
+        return Shown(text=cents, exact=format_usd(round(exact)))
     tenths_of_milli = round(exact * 10_000 / PICO_PER_USD)
     whole, rest = divmod(tenths_of_milli, 10_000)
     return Shown(text=f"{whole:,}.{rest:04}", exact=format_usd(round(exact)))

@@ -14,8 +14,7 @@ from zoneinfo import ZoneInfo
 
 from gateway.budgets.windows import Window, day_start_us
 from gateway.clock import from_microseconds, to_microseconds
-from gateway.dashboard.figures import NOTHING
-from gateway.dashboard.finance.amounts import Shown, shown
+from gateway.dashboard.figures import NOTHING, Amount, aligned
 from gateway.dashboard.finance.explorer import (
     FILTERS,
     VALUE_CHARS_MAX,
@@ -167,7 +166,7 @@ class AttemptLine:
     output_tokens: str
     ttft: str
     duration: str
-    cost: Shown | None
+    cost: Amount | None
     price_version: str
     is_nominal: bool
     lines: Sequence[Line]
@@ -236,7 +235,13 @@ def attempt_lines(
         zone: IANA name of the zone of the times.
         key_name: What the key of an id is called, empty where nobody knows.
     """
-    return [_attempt_line(one, ZoneInfo(zone), key_name) for one in attempts]
+    costs = iter(aligned([one.cost_pico_usd for one in attempts if one.cost_pico_usd is not None]))
+    return [
+        _attempt_line(
+            one, ZoneInfo(zone), key_name, None if one.cost_pico_usd is None else next(costs)
+        )
+        for one in attempts
+    ]
 
 
 def rate_text(rate_pico_usd: int, per_units: int, meter: str) -> str:
@@ -285,7 +290,9 @@ def _place(text: str) -> AttemptPlace | None:
         raise BadAddress("after: that is no place where a page ends") from error
 
 
-def _attempt_line(attempt: Attempt, zone: ZoneInfo, key_name: Callable[[str], str]) -> AttemptLine:
+def _attempt_line(
+    attempt: Attempt, zone: ZoneInfo, key_name: Callable[[str], str], cost: Amount | None
+) -> AttemptLine:
     at = from_microseconds(attempt.at_us)
     units, request_id = attempt.units, attempt.request_id.hex()
     prompt = sum(units.get(one, 0) for one in (Meter.INPUT, Meter.CACHE_READ, Meter.CACHE_WRITE))
@@ -313,7 +320,7 @@ def _attempt_line(attempt: Attempt, zone: ZoneInfo, key_name: Callable[[str], st
         output_tokens=f"{units.get(Meter.OUTPUT, 0) + units.get(Meter.REASONING, 0):,}",
         ttft=_milliseconds(attempt.ttft_us),
         duration=_milliseconds(attempt.duration_us),
-        cost=None if attempt.cost_pico_usd is None else shown(attempt.cost_pico_usd),
+        cost=cost,
         price_version=plain_version(attempt.price_version),
         is_nominal=is_nominal(attempt.price_version),
         lines=[_line(line) for line in attempt.lines],

@@ -256,7 +256,12 @@ def _going(
             reached = (today + timedelta(days=place)).isoformat()
     amount = max(amount, state.spent_pico_usd)
     is_over = amount > state.limit_pico_usd
-    return Going(amount=shown(amount), is_over=is_over, reached=reached if is_over else "")
+    used = state.spent_pico_usd + state.exposed_pico_usd
+    return Going(
+        amount=shown(amount),
+        is_over=is_over,
+        reached=reached if is_over and used < state.limit_pico_usd else "",
+    )
 
 
 def _group(rule: BudgetRule) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
 from gateway.finance.focus.columns import ColumnType, Value
-from gateway.finance.focus.errors import BadOrder, TargetTaken
+from gateway.finance.focus.errors import TargetTaken
 from gateway.finance.focus.export import Export
 from gateway.finance.focus.order import ExportOrder, FileFormat, FocusVersion
 from gateway.finance.focus.parquet import ParquetFile
@@ -79,14 +79,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_order(order: ExportOrder, form: FileFormat) -> None:
-    """Refuse a combination that has no meaning.
-
-    Raises:
-        BadOrder: Spreadsheet mode for a file that no spreadsheet guesses about.
-    """
-    order.check()
-    if order.is_spreadsheet and form is not FileFormat.CSV:
-        raise BadOrder("the spreadsheet mode is for CSV; Parquet has types of its own")
+    """As `ExportOrder.check_form`."""
+    order.check_form(form)
 
 
 def write_folder(

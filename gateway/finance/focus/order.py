@@ -98,6 +98,16 @@ class ExportOrder(msgspec.Struct, frozen=True, kw_only=True):
         """Microseconds of a charge period."""
         return GRAIN_US[self.grain]
 
+    def check_form(self, form: FileFormat) -> None:
+        """Refuse a combination that has no meaning, and bounds that have none.
+
+        Raises:
+            BadOrder: Spreadsheet mode for a file that no spreadsheet guesses about.
+        """
+        self.check()
+        if self.is_spreadsheet and form is not FileFormat.CSV:
+            raise BadOrder("the spreadsheet mode is for CSV; Parquet has types of its own")
+
     def check(self) -> None:
         """Refuse bounds that no charge period begins or ends with.
 
@@ -137,11 +147,13 @@ class ExportRequest(msgspec.Struct, frozen=True, kw_only=True):
         order: Checked.
         parties: Who stands on the export.
         pseudonym_key: What pseudonyms are derived with.
+        form: How rows are written.
     """
 
     order: ExportOrder
     parties: Parties
     pseudonym_key: bytes
+    form: FileFormat = FileFormat.CSV
 
     def __repr__(self) -> str:
         return f"<ExportRequest {self.order}>"

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import IO, Protocol, cast
 
 from gateway.finance.focus.columns import ColumnType, Value
 from gateway.finance.focus.errors import MissingExtra
@@ -48,21 +48,23 @@ class _Writer(Protocol):
 class _Files(Protocol):
     """The same of pyarrow.parquet."""
 
-    def ParquetWriter(self, where: Path, schema: object, *, compression: str) -> _Writer: ...  # noqa: N802
+    def ParquetWriter(  # noqa: N802
+        self, where: Path | IO[bytes], schema: object, *, compression: str
+    ) -> _Writer: ...
 
 
 class ParquetFile:
     """A Parquet file; see `gateway.finance.focus.writing.RowWriter`.
 
     Args:
-        path: Does not exist yet.
+        path: Does not exist yet; or what takes the bytes as they come.
         header: Of the dataset.
 
     Raises:
         MissingExtra: pyarrow is not installed.
     """
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path | IO[bytes], header: Header) -> None:
         try:
             arrow = cast("_Arrow", import_module("pyarrow"))
             files = cast("_Files", import_module("pyarrow.parquet"))

@@ -21,8 +21,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from gateway.clock import Clock
 from gateway.finance.errors import FinanceError
 from gateway.finance.focus.books import open_export
-from gateway.finance.focus.order import ExportRequest
-from gateway.finance.focus.streams import send_csv
+from gateway.finance.focus.order import ExportRequest, FileFormat
+from gateway.finance.focus.streams import send_csv, send_parquet
 from gateway.ledger.errors import BadQuery, DatabaseUnavailable, LedgerError
 from gateway.ledger.reading import read_ledger
 
@@ -157,4 +157,7 @@ def _send(
         pseudonym_key=request.pseudonym_key,
         now_us=now_us,
     )
-    send_csv(connection, export, push)
+    if request.form is FileFormat.CSV:
+        send_csv(connection, export, push)
+    else:
+        send_parquet(connection, export, push)
