@@ -13,6 +13,7 @@ from gateway.finance.focus.charges import IDLE, NO_OWNER, SCALE
 from gateway.finance.focus.errors import BadOrder, Inconsistent
 from gateway.finance.focus.files import write_folder
 from gateway.finance.focus.inputs import MachineShare
+from gateway.finance.focus.machine_time import machine_time
 from gateway.finance.focus.order import (
     ExportOrder,
     FileFormat,
@@ -22,7 +23,7 @@ from gateway.finance.focus.order import (
     SelfHost,
     month_of,
 )
-from gateway.finance.machines.messages import DatedTerms, ProposeMachines
+from gateway.finance.machines.messages import DatedTerms, IdlePolicy, ProposeMachines
 from gateway.finance.machines.report import propose_machines
 from gateway.finance.messages import Decide
 from tests.gateway.finance_books import DAY_US, OCTOBER_US, attempt, write, writing
@@ -156,3 +157,16 @@ def test_amounts_that_are_not_the_cost_are_refused(first, second):
     )
     with pytest.raises(Inconsistent, match="do not sum to"):
         list(row_map.self_host(pool(shares=shares)))
+
+
+async def test_an_hour_that_its_users_bear_whole_has_no_row_of_idle_time(tmp_path):
+    engine = writing(await write(tmp_path, [served(1)]))
+    by_use = changed(SERVER_TERMS, idle=IdlePolicy.BY_USE)
+    note(engine, NOON_US, machine(terms=by_use))
+    note(engine, NOON_US + DAY_US, machine(terms=by_use))
+    with engine.begin() as connection:
+        found = machine_time(connection, NOON_US, NOON_US + 60 * MINUTE_US)
+    [one] = found.pools
+    [share] = one.shares
+    assert (share.owner.team, share.cost_pico_usd) == ("payments", one.cost_pico_usd)
+    assert found.replaced == {("vllm/llama", NOON_US)}
