@@ -297,3 +297,37 @@ class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):
     source: BudgetSource
     state: BudgetState
     expired_pico_usd: int
+
+
+class ExpiredLeases(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker's session has reserved in one bucket and has not renewed for long.
+
+    Attributes:
+        budget: Its name.
+        window_start_us: Of the window, microseconds since the epoch.
+        directory: The worker's spool directory, on PostgreSQL with its machine.
+        session: Of its spool writer.
+        leases: How many.
+        amount_pico_usd: What is left of them.
+        renewed_at_us: When they were granted or renewed last.
+    """
+
+    budget: str
+    window_start_us: int
+    directory: str
+    session: Id
+    leases: int
+    amount_pico_usd: int
+    renewed_at_us: int
+
+
+class LeaseWriteOff(msgspec.Struct, frozen=True, kw_only=True):
+    """Let go of what is reserved for a worker that will never be heard of again.
+
+    Attributes:
+        directory: The worker's, as `ExpiredLeases` names it.
+        actor: Who does it, for the audit log.
+    """
+
+    directory: str
+    actor: str

@@ -14,6 +14,8 @@ from gateway.budgets.messages import (
     BudgetDeclaration,
     BudgetReport,
     BudgetSource,
+    ExpiredLeases,
+    LeaseWriteOff,
 )
 from gateway.budgets.reports import budget_document
 from gateway.channel import ChannelError
@@ -22,11 +24,13 @@ from gateway.cli.budget_changes import ACTOR, change_budget, offline_ledger, par
 from gateway.cli.faults import CliFault
 from gateway.cli.keys import known_keys
 from gateway.cli.options import ConfigOption, JsonOption
+from gateway.clock import from_microseconds
 from gateway.ledger.errors import LedgerError
 from gateway.settings.budget_orders import BudgetOrder
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
 from gateway.settings.validation import hint
+from pricing.money import PicoUsd, format_usd
 
 app = typer.Typer(help="See budgets and set them.", rich_markup_mode=None)
 
@@ -104,6 +108,90 @@ def set_one(
         raise typer.BadParameter("takes no other option", param_hint="--remove")
     anyio.run(_set, loaded, name, None if remove else cast("dict[str, object]", changes))
     typer.echo(f"budget {name} is {'removed' if remove else 'set'}", err=True)
+
+
+@app.command("expired", short_help="Show what is reserved for workers that are gone.")
+def list_expired(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show what is reserved for workers that were not heard of for five minutes or longer.
+
+    It is free once their journal is loaded or the window ends. Where a journal is gone for good,
+    `fareway budgets write-off` lets go of it.
+    """
+    loaded = load(config, environ=process_environ())
+    found = anyio.run(_expired, loaded)
+    documents = [_expired_document(one) for one in found]
+    if as_json:
+        typer.echo(json.dumps({"expired": documents}, indent=2))
+    for one in () if as_json else documents:
+        typer.echo(_expired_line(one))
+    if not documents and not as_json:
+        typer.echo("nothing is reserved for a worker that is gone", err=True)
+
+
+@app.command("write-off", short_help="Let go of what is reserved for a worker that is gone.")
+def write_off(
+    worker: Annotated[str, typer.Argument(help="Its directory, as `budgets expired` names it.")],
+    config: ConfigOption = None,
+) -> None:
+    """Let go of what is reserved for a worker whose journal will never be loaded.
+
+    Only for a machine that is gone: what its workers did spend of it is unknown, and counts only if
+    their journal is loaded after all. Each amount is shown, and noted in the audit log.
+    """
+    loaded = load(config, environ=process_environ())
+    order = LeaseWriteOff(directory=worker, actor=ACTOR)
+    for one in anyio.run(_write_off, loaded, order):
+        typer.echo(f"written off: {_expired_line(_expired_document(one))}")
+
+
+async def _expired(config: LoadedConfig) -> Sequence[ExpiredLeases]:
+    try:
+        try:
+            return await call_gateway(config, "expired_leases", result_type=list[ExpiredLeases])
+        except NoGateway:
+            service = await offline_ledger(config)
+            try:
+                return await service.expired_leases()
+            finally:
+                await service.stop(drain=False)
+    except (ChannelError, LedgerError) as error:
+        raise CliFault(str(error)) from error
+
+
+async def _write_off(config: LoadedConfig, order: LeaseWriteOff) -> Sequence[ExpiredLeases]:
+    try:
+        try:
+            return await call_gateway(
+                config, "write_off_leases", order, result_type=list[ExpiredLeases]
+            )
+        except NoGateway:
+            service = await offline_ledger(config)
+            try:
+                return await service.write_off_leases(order)
+            finally:
+                await service.stop(drain=False)
+    except (ChannelError, LedgerError) as error:
+        raise CliFault(str(error)) from error
+
+
+def _expired_document(one: ExpiredLeases) -> dict[str, object]:
+    return {
+        "budget": one.budget,
+        "window_start": from_microseconds(one.window_start_us).isoformat(),
+        "worker": one.directory,
+        "session": one.session.hex(),
+        "leases": one.leases,
+        "amount_usd": format_usd(PicoUsd(one.amount_pico_usd)),
+        "amount_pico_usd": one.amount_pico_usd,
+        "heard_of_at": from_microseconds(one.renewed_at_us).isoformat(),
+    }
+
+
+def _expired_line(document: dict[str, object]) -> str:
+    return (
+        f"{document['budget']}, window of {document['window_start']}: {document['amount_usd']} USD"
+        f" for {document['worker']}, last heard of at {document['heard_of_at']}"
+    )
 
 
 def _scope(

@@ -13,6 +13,7 @@ LedgerError
   BudgetConflict        change the budget where it is set, or choose another name
   BudgetTooLarge        choose a lower limit
   UnknownBudget         name a budget that exists
+  UnknownLease          name a worker that has left something reserved
   BadPerson             show it to the person who asked
   PersonConflict        choose another login name
   UnknownPerson         name a person who exists
@@ -84,6 +85,10 @@ class BudgetTooLarge(LedgerError):
 
 class UnknownBudget(LedgerError):
     """No budget of that name is in force."""
+
+
+class UnknownLease(LedgerError):
+    """Nothing that is reserved for that worker has expired."""
 
 
 class BadPerson(LedgerError):

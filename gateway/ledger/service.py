@@ -23,11 +23,13 @@ from gateway.budgets.messages import (
     BudgetReport,
     BudgetRules,
     BudgetState,
+    ExpiredLeases,
     LeaseReply,
     LeaseRequest,
+    LeaseWriteOff,
 )
 from gateway.clock import Clock, uuid7_maker
-from gateway.ledger import attempts, budgets, keys, migrate, partitions, rebuild
+from gateway.ledger import attempts, budgets, expired_leases, keys, migrate, partitions, rebuild
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
@@ -313,6 +315,26 @@ class LedgerService:
     async def lease_budgets(self, request: LeaseRequest) -> LeaseReply:
         """Grant a worker what fits of what it wants."""
         return await self._leases.lease(request)
+
+    async def expired_leases(self) -> tuple[ExpiredLeases, ...]:
+        """What is reserved for workers that were not heard of for long."""
+
+        def load(connection: sa.Connection) -> tuple[ExpiredLeases, ...]:
+            return expired_leases.load_expired(connection, now_us=self._clock.wall_us())
+
+        return await self._read(load)
+
+    async def write_off_leases(self, order: LeaseWriteOff) -> tuple[ExpiredLeases, ...]:
+        """Let go of what is reserved for one of them; what that was.
+
+        Raises:
+            UnknownLease: It has nothing that has expired.
+        """
+
+        def run(connection: sa.Connection) -> tuple[ExpiredLeases, ...]:
+            return expired_leases.write_off(connection, order, now_us=self._clock.wall_us())
+
+        return await self._write(run)
 
     async def budget_reports(self) -> tuple[BudgetReport, ...]:
         """Every budget in force with its present window, from the widest to the narrowest."""

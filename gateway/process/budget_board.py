@@ -25,9 +25,11 @@ from gateway.budgets.messages import (
     BudgetReport,
     BudgetRules,
     BudgetState,
+    ExpiredLeases,
     LeaseReply,
     LeaseRequest,
     LeaseWant,
+    LeaseWriteOff,
 )
 from gateway.budgets.refills import NOT_CARRIED_OUT
 from gateway.channel import ChannelError, Method, RemoteError, method
@@ -107,6 +109,8 @@ class BudgetBoard:
             "lease_budgets": method(LeaseRequest, self._lease_called),
             "budget_states": method(type(None), self._states_called),
             "change_budget": method(BudgetChange, self._change_called),
+            "expired_leases": method(type(None), self._expired_called),
+            "write_off_leases": method(LeaseWriteOff, self._write_off_called),
         }
 
     async def wait_told(self) -> None:
@@ -149,6 +153,20 @@ class BudgetBoard:
             )
             await self.publish(rules)
         return rules
+
+    async def _expired_called(self, _params: None, _fds: Sequence[int]) -> Sequence[ExpiredLeases]:
+        child = await self.ledger()
+        return await child.channel.call(
+            "expired_leases", None, result_type=list[ExpiredLeases], timeout_s=LEDGER_CALL_S
+        )
+
+    async def _write_off_called(
+        self, order: LeaseWriteOff, _fds: Sequence[int]
+    ) -> Sequence[ExpiredLeases]:
+        child = await self.ledger()
+        return await child.channel.call(
+            "write_off_leases", order, result_type=list[ExpiredLeases], timeout_s=LEDGER_CALL_S
+        )
 
     async def _lease_called(self, request: LeaseRequest, _fds: Sequence[int]) -> LeaseReply:
         reply = await self.lease(request)

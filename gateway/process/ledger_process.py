@@ -48,8 +48,10 @@ from gateway.budgets.messages import (
     BudgetReport,
     BudgetRules,
     BudgetState,
+    ExpiredLeases,
     LeaseReply,
     LeaseRequest,
+    LeaseWriteOff,
 )
 from gateway.channel import Channel, Method, RemoteError, method
 from gateway.clock import Clock, system_clock
@@ -107,6 +109,7 @@ _CODES: Mapping[type[LedgerError], str] = {
     errors.UnknownBudget: "unknown_budget",
     errors.PersonConflict: "person_conflict",
     errors.UnknownKey: "unknown_key",
+    errors.UnknownLease: "unknown_lease",
     errors.UnknownPerson: "unknown_person",
     errors.UnsupportedDatabase: "unsupported_database",
     errors.UnusableDatabase: UNUSABLE_DATABASE,
@@ -166,6 +169,8 @@ class LedgerProcess:
             "change_budget": _answer(BudgetChange, self._change_budget),
             "budget_rules": _answer(type(None), self._budget_rules),
             "lease_budgets": _answer(LeaseRequest, self._lease_budgets),
+            "expired_leases": _answer(type(None), self._expired_leases),
+            "write_off_leases": _answer(LeaseWriteOff, self._write_off_leases),
             "budget_states": _answer(type(None), self._budget_states),
             "budget_reports": _answer(type(None), self._budget_reports),
             "set_notices": _answer(NoticeDeclarations, self._set_notices),
@@ -284,6 +289,12 @@ class LedgerProcess:
 
     async def _lease_budgets(self, request: LeaseRequest) -> LeaseReply:
         return await self._started().lease_budgets(request)
+
+    async def _expired_leases(self, _params: None) -> tuple[ExpiredLeases, ...]:
+        return await self._started().expired_leases()
+
+    async def _write_off_leases(self, order: LeaseWriteOff) -> tuple[ExpiredLeases, ...]:
+        return await self._started().write_off_leases(order)
 
     async def _budget_states(self, _params: None) -> list[BudgetState]:
         return await self._started().budget_states()

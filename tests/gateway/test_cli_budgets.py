@@ -8,12 +8,21 @@ import anyio
 import pytest
 
 from gateway.auth.directory import fixed_key_record
+from gateway.budgets.messages import (
+    BudgetChange,
+    BudgetDeclaration,
+    BudgetScope,
+    BudgetWindow,
+    LeaseRequest,
+    LeaseWant,
+)
 from gateway.cli.main import main
 from gateway.clock import system_clock
 from gateway.ledger.service import LedgerService
 from gateway.settings.declared_budgets import declared_budgets
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import load
+from tests.gateway.ledger_samples import FakeClock
 
 CONFIG = """
 storage: {database: "sqlite:///fareway.db", spool_dir: spool}
@@ -179,3 +188,43 @@ def test_a_key_is_made_together_with_its_budget(fareway):
     assert fareway(*options, "0.5")[0] == 1
     assert fareway(*options, "much")[0] == 1
     assert list(listed(fareway).values()) == [budget]
+
+
+def test_what_a_machine_that_is_gone_had_reserved_is_shown_and_written_off(fareway, tmp_path):
+    async def leave() -> None:
+        url = f"sqlite:///{tmp_path / 'fareway.db'}"
+        service = LedgerService(url, tmp_path / "spool", clock=FakeClock().clock)
+        await service.start()
+        everything = BudgetDeclaration(
+            name="all",
+            scope=BudgetScope.ORGANISATION,
+            limit_pico_usd=10**12,
+            window=BudgetWindow.TOTAL,
+        )
+        await service.change_budget(BudgetChange(name="all", budget=everything, actor="cli"))
+        want = LeaseWant(
+            budget_id=1, window_start_us=0, at_least_pico_usd=10**11, wanted_pico_usd=10**11
+        )
+        request = LeaseRequest(directory="worker-0", session=bytes(16), wants=(want,))
+        assert len((await service.lease_budgets(request)).leases) == 1
+        await service.stop(drain=False)
+
+    anyio.run(leave)
+    status, out, _ = fareway("budgets", "expired", "--json")
+    (one,) = json.loads(out)["expired"]
+    assert (status, one["budget"], one["worker"], one["amount_usd"]) == (
+        0,
+        "all",
+        "worker-0",
+        "0.1",
+    )
+    assert one["heard_of_at"] == "2026-11-28T12:00:00+00:00"
+    status, out, _ = fareway("budgets", "expired")
+    assert "0.1 USD for worker-0, last heard of at 2026-11-28" in out
+    status, out, _ = fareway("budgets", "write-off", "worker-0")
+    assert (status, out.startswith("written off: all, window of 1970-01-01")) == (0, True)
+    status, out, err = fareway("budgets", "expired")
+    assert (status, out, "nothing is reserved for a worker that is gone" in err) == (0, "", True)
+    status, _, err = fareway("budgets", "write-off", "worker-0")
+    assert status == 1
+    assert "`fareway budgets expired` shows what has" in err

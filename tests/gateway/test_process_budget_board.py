@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from gateway.budgets import refills
@@ -20,7 +21,9 @@ from gateway.budgets.messages import (
     BudgetRule,
     BudgetRules,
     BudgetSource,
+    ExpiredLeases,
     LeaseRequest,
+    LeaseWriteOff,
 )
 from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError, method, socket_pair
 from gateway.clock import Clock
@@ -117,6 +120,20 @@ class Machine:
         return holds.take(APPS, amount) or await holds.wait(APPS, amount)
 
 
+GONE = ExpiredLeases(
+    budget="all", window_start_us=0, directory="gone", session=bytes(16), leases=1,
+    amount_pico_usd=5, renewed_at_us=7,
+)  # fmt: skip
+
+
+async def expired(_params: None, _fds: Sequence[int]) -> list[ExpiredLeases]:
+    return [GONE]
+
+
+async def write_off(order: LeaseWriteOff, _fds: Sequence[int]) -> list[ExpiredLeases]:
+    return [msgspec.structs.replace(GONE, directory=order.directory)]
+
+
 @asynccontextmanager
 async def machine(*rules: BudgetRule, workers: int = 0):
     time = FakeClock()
@@ -169,6 +186,8 @@ async def machine(*rules: BudgetRule, workers: int = 0):
                 "budget_reports": method(type(None), reports),
                 "set_budgets": method(BudgetDeclarations, declare),
                 "change_budget": method(BudgetChange, change),
+                "expired_leases": method(type(None), expired),
+                "write_off_leases": method(LeaseWriteOff, write_off),
                 "budget_rules": method(type(None), known),
             },
             {},
@@ -328,6 +347,15 @@ async def test_a_last_try_without_an_answer_is_said_again_and_done_once(name, mo
         assert len({request.number for request in last}) == 1
         assert [request.is_repeat for request in last] == [False, True]
         assert here.board._unanswered == {}
+
+
+async def test_what_workers_that_are_gone_left_is_the_ledgers_to_tell_and_to_let_go_of():
+    async with machine() as here:
+        methods = here.board.methods()
+        assert await methods["expired_leases"].run(None, ()) == [GONE]
+        order = LeaseWriteOff(directory="other", actor="cli")
+        (found,) = await methods["write_off_leases"].run(order, ())
+        assert found.directory == "other"
 
 
 async def test_of_last_tries_without_an_answer_the_oldest_are_forgotten(monkeypatch):
