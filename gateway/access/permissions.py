@@ -171,6 +171,8 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/admin/v1/finance/months/{month}/close"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/finance/months/{month}/journal"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/months/{month}/journal"): Action.CHANGE_FINANCE,
+    ("GET", "/admin/v1/finance/months/{month}/bridge"): Action.READ_FINANCE,
+    ("GET", "/admin/v1/finance/anomalies"): Action.READ_FINANCE,
     ("GET", "/admin/v1/finance/closed-months"): Action.READ_FINANCE,
     ("GET", "/admin/v1/finance/commitments"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/commitments"): Action.CHANGE_FINANCE,

@@ -15,6 +15,7 @@ from gateway.cli import (
     spend_journal,
     spend_reconcile,
     spend_statement,
+    spend_story,
 )
 from gateway.cli.admin import CaughtUp, catch_up_state
 from gateway.cli.faults import CliFault
@@ -45,6 +46,8 @@ app.command("journal", short_help="Issue a closed month's journal.")(spend_journ
 app.command("statement", short_help="Show or send what a team is charged.")(
     spend_statement.statement
 )
+app.command("bridge", short_help="Explain a month against another.")(spend_story.bridge)
+app.command("anomalies", short_help="List days that stood out.")(spend_story.anomalies)
 app.add_typer(spend_reconcile.app, name="reconcile")
 app.add_typer(spend_commitments.app, name="commitments")
 

@@ -26,6 +26,7 @@ from gateway.finance import (
     previews,
     runs,
     statement_books,
+    story,
 )
 from gateway.finance.approvers import has_other_approver
 from gateway.finance.bill_messages import (
@@ -60,6 +61,7 @@ from gateway.finance.machines.report import machines_report, propose_machines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Proposal, Propose
 from gateway.finance.requests import FinanceRequest
 from gateway.finance.statement_messages import ShowStatement
+from gateway.finance.story_messages import ShowAnomalies, ShowBridge
 from gateway.ledger.verify import Verification
 
 T = TypeVar("T")
@@ -134,6 +136,14 @@ class FinanceDesk:
             case ListCommitments():
                 return await self._ledger.read_apart(
                     lambda connection: commitments.standings(connection, now_us=now_us)
+                )
+            case ShowBridge():
+                return await self._ledger.read_apart(
+                    lambda connection: story.load_bridge(connection, request)
+                )
+            case ShowAnomalies():
+                return await self._ledger.read_apart(
+                    lambda connection: story.load_anomalies(connection, request)
                 )
             case ShowStatement():
                 return await self._ledger.read_apart(

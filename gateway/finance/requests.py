@@ -14,6 +14,7 @@ from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
 from gateway.finance.statement_messages import ShowStatement
+from gateway.finance.story_messages import ShowAnomalies, ShowBridge
 
 FinanceRequest = (
     ImportFile
@@ -43,5 +44,7 @@ FinanceRequest = (
     | ShowCell
     | ShowForm
     | ShowStatement
+    | ShowBridge
+    | ShowAnomalies
 )
 """Everything that can be asked of finance."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path as FilePath
 from typing import Annotated, Literal, cast
 
@@ -43,12 +43,14 @@ from gateway.finance.messages import (
     Propose,
 )
 from gateway.finance.orders import close_delays, reconcile_order
+from gateway.finance.statement_messages import days_of
+from gateway.finance.story_messages import ShowAnomalies, ShowBridge
 from gateway.http.admin import PREFIX
 from gateway.http.admin_models import AdminModel
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
 from pricing.errors import InvalidAmount
-from pricing.money import format_usd, parse_usd
+from pricing.money import PICO_PER_USD, format_usd, parse_usd
 
 Document = dict[str, object]
 """An answer: amounts in picodollars, and each beside it as decimal text in dollars."""
@@ -150,6 +152,21 @@ class JournalParams(AdminModel):
     format: Literal["json", "csv"] = "json"
 
 
+class BridgeParams(AdminModel):
+    """Which months are compared."""
+
+    against: MonthName | None = Field(default=None, description="Unset: the month before.")
+    team: Annotated[str | None, Field(max_length=128)] = None
+
+
+class AnomalyParams(AdminModel):
+    """Which days are looked at, in UTC."""
+
+    from_: date = Field(alias="from", description="First day.")
+    to: date = Field(description="Last day, counted too; at most 62 days in all.")
+    excess_usd: int = Field(default=10, ge=1, le=1_000_000, description="Least excess.")
+
+
 class JournalBody(AdminModel):
     """An order to issue a journal."""
 
@@ -189,6 +206,8 @@ class FinanceApi:
             ("POST", "/months/{month}/close", self.close, 200, "Close a month"),
             ("GET", "/months/{month}/journal", self.journal, 200, "Show a month's journal"),
             ("POST", "/months/{month}/journal", self.issue_journal, 200, "Issue a journal"),
+            ("GET", "/months/{month}/bridge", self.bridge, 200, "Explain a month's cost"),
+            ("GET", "/anomalies", self.anomalies, 200, "List days that stood out"),
             ("GET", "/closed-months", self.closed_months, 200, "Recompute closed months' digests"),
         )
         for method, path, endpoint, status, summary in routes:
@@ -332,6 +351,21 @@ class FinanceApi:
             raise errors.FinanceConflict(str(error)) from error
         except FinanceError as error:
             raise errors.InvalidField(str(error), param="finance.rates_file") from error
+
+    async def bridge(self, month: MonthPath, params: Annotated[BridgeParams, Query()]) -> Document:
+        """Explain a month's cost against another's; the parts sum to the difference."""
+        before = params.against or f"{days_of(month)[0] - timedelta(days=1):%Y-%m}"
+        query = ShowBridge(before=before, after=month, team=params.team)
+        return object_of(await self._calls.finance(query))
+
+    async def anomalies(self, params: Annotated[AnomalyParams, Query()]) -> Document:
+        """List days that cost much more than such days do, with the team, model and keys."""
+        query = ShowAnomalies(
+            first_day=params.from_.isoformat(),
+            last_day=params.to.isoformat(),
+            excess_pico_usd=params.excess_usd * PICO_PER_USD,
+        )
+        return {"anomalies": document(await self._calls.finance(query))}
 
     async def closed_months(self) -> Document:
         """Recompute the digest of every closed month."""

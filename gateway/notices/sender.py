@@ -19,6 +19,7 @@ from gateway.finance.errors import Refused
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.signed_post import POST_S, post_signed
 from gateway.notices import outbox, statements
+from gateway.notices.anomalies import anomalies_of, yesterday
 from gateway.notices.mail import make_message, send_mail
 from gateway.notices.messages import (
     MAIL,
@@ -70,12 +71,13 @@ class NoticeSender:
         self._declared = NoticeDeclarations()
         self._told = anyio.Event()
         self._made: set[tuple[str, str]] = set()
+        self._watched = ""
         self._scope = anyio.CancelScope()
 
     def declare(self, declared: NoticeDeclarations) -> None:
         """Go by another configuration from now on."""
         self._declared = declared
-        if declared.schedules:
+        if declared.schedules or declared.anomalies is not None:
             self._told.set()
         elif self._told.is_set():
             self._told = anyio.Event()
@@ -98,6 +100,7 @@ class NoticeSender:
     async def look(self) -> int:
         """Make what is due, then send what is due; how many parcels that were."""
         await self._make_statements()
+        await self._make_anomalies()
         return await self.send_due()
 
     async def send_statement(self, order: SendStatement) -> int:
@@ -135,6 +138,19 @@ class NoticeSender:
             )
             await self._keep(wanted)
             self._made.add((schedule.name, period))
+
+    async def _make_anomalies(self) -> None:
+        """Look once a day at the last whole one."""
+        watch, now_us = self._declared.anomalies, self._clock.wall_us()
+        day = yesterday(now_us)
+        if watch is None or not watch.recipients or day == self._watched:
+            return
+        await self._ledger.flush()
+        wanted = await self._ledger.read_apart(
+            lambda connection: anomalies_of(connection, watch, day, now_us=now_us)
+        )
+        await self._keep(wanted)
+        self._watched = day
 
     async def _keep(self, wanted: Sequence[Wanted]) -> int:
         def keep(connection: sa.Connection) -> int:

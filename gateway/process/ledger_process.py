@@ -316,7 +316,7 @@ class LedgerProcess:
         service = self._started()
         assert self._tasks is not None
         self._declared = declared
-        if declared.schedules or self._notices is not None:
+        if declared.schedules or declared.anomalies or self._notices is not None:
             self._sender().declare(declared)
         # Sums of a new cost tag are made of all entries, which may take longer than anybody waits.
         self._tasks.start_soon(service.set_cost_tags, declared.cost_tags)

@@ -128,9 +128,44 @@ async def test_reports_are_by_cost_centre_and_with_adjustments(command):
     assert command(*asked, "--zone", "Asia/Kathmandu")[0] == 2
 
 
+async def test_a_statement_is_shown_in_every_form(command):
+    asked = ("statement", "--team", "payments", *OCTOBER)
+    code, out, _ = command(*asked)
+    assert (code, out.splitlines()[0]) == (0, "statement of payments, 2026-10 (open)")
+    assert "  charged                      5 USD" in out
+    rows = list(csv.DictReader(io.StringIO(command(*asked, "--csv")[1], newline="")))
+    assert [row["cost_centre"] for row in rows if row["kind"] == "usage"] == ["4711", "4711-F"]
+    assert rows[-1]["amount_usd"] == "5"
+    document = json.loads(command(*asked, "--json")[1])
+    assert document["total"]["charged_usd"] == "5"
+    page = command.folder / "page.html"
+    assert command(*asked, "--html", str(page))[:2] == (0, f"{page}: 5 USD\n")
+    assert "4711-F" in page.read_text()
+    week = ("statement", "--team", "payments", "--week", "2026-W42")
+    assert "(week)" in command(*week)[1]
+    code, _, err = command(*asked, "--send")
+    assert (code, "no gateway runs" in err) == (1, True)
+    assert command("statement", "--sent")[0] == 1
+
+
+async def test_the_story_of_a_month_is_told(command):
+    code, out, _ = command("bridge", *OCTOBER)
+    assert (code, "  mix                                 7.5 USD" in out) == (0, True)
+    found = json.loads(command("bridge", *OCTOBER, "--team", "search", "--json")[1])
+    assert (found["before"], found["after_pico_usd"]) == ("2026-09", 2_500_000_000_000)
+    code, out, err = command("anomalies", *OCTOBER)
+    assert (code, out, err) == (0, "", "no day stood out\n")
+    assert json.loads(command("anomalies", "--excess-usd", "1", "--json")[1]) == []
+
+
 USAGE = {
     "no month": ("journal",),
     "two forms": ("journal", *OCTOBER, "--csv", "--json"),
+    "a statement of nobody": ("statement", *OCTOBER),
+    "a statement of no period": ("statement", "--team", "payments"),
+    "a month that is a week": ("statement", "--team", "payments", "--month", "2026-W42"),
+    "a week that is none": ("statement", "--team", "payments", "--week", "2026-W99"),
+    "two forms of a statement": ("statement", "--team", "x", *OCTOBER, "--csv", "--json"),
     "a draft that is a revision": ("journal", *OCTOBER, "--draft", "--revise"),
 }
 

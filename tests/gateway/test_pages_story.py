@@ -71,3 +71,18 @@ async def test_spend_is_told_by_cost_centre_and_with_adjustments(tmp_path) -> No
         params["by"] = "model"
         refused = await client.get("/admin/v1/spend", params=params)
         assert (refused.status_code, "not told by model" in refused.text) == (422, True)
+
+
+async def test_a_bridge_and_anomalies_are_told(tmp_path) -> None:
+    async with running_pages(tmp_path) as pages, pages.admin() as client:
+        await pages.book()
+        await pages.ledger.call("flush", None, result_type=type(None), timeout_s=30)
+        answer = (await client.get(f"{MONTH}/bridge")).json()
+        assert (answer["before"], answer["before_usd"]) == ("2026-10", "0")
+        assert answer["after_pico_usd"] == 100 * PRICE_PICO
+        assert answer["effects"]["mix_pico_usd"] == 100 * PRICE_PICO
+        path = "/admin/v1/finance/anomalies"
+        days = {"from": "2026-11-01", "to": "2026-11-30"}
+        assert (await client.get(path, params=days)).json() == {"anomalies": []}
+        refused = await client.get(path, params=days | {"from": "2026-01-01"})
+        assert (refused.status_code, "62 days" in refused.text) == (409, True)
