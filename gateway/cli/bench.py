@@ -102,10 +102,16 @@ def bench_routing(json_file: JsonFileOption = None) -> None:
     _run_module("bench.bench_routing", json_file)
 
 
-@app.command("ledger", short_help="Journal and loader beside this disk and SQLite.")
-def bench_ledger(json_file: JsonFileOption = None) -> None:
-    """Time the journal and the loader beside what this disk and SQLite can do."""
-    _run_module("bench.bench_ledger", json_file)
+@app.command("ledger", short_help="Journal, loader and reports beside this disk and the databases.")
+def bench_ledger(
+    only: Annotated[
+        str,
+        typer.Option(metavar="PARTS", help="journal, postgres, reports; all when empty."),
+    ] = "",
+    json_file: JsonFileOption = None,
+) -> None:
+    """Time journal, loader and reports beside what this disk and the databases can do."""
+    _run_module("bench.bench_ledger", json_file, *(("--only", only) if only else ()))
 
 
 @app.command("engine", short_help="The embedded engine beside transformers.")
@@ -135,9 +141,9 @@ def _peers(given: list[str]) -> dict[str, Path]:
     return found
 
 
-def _run_module(module: str, json_file: Path | None) -> None:
+def _run_module(module: str, json_file: Path | None, *options: str) -> None:
     """Run a benchmark in a process of its own, as it may set up threads for all of a process."""
     arguments = [] if json_file is None else ["--json", str(json_file.absolute())]
-    ended = subprocess.run([sys.executable, "-m", module, *arguments], check=False)
+    ended = subprocess.run([sys.executable, "-m", module, *options, *arguments], check=False)
     if ended.returncode:
         raise CliFault(f"the benchmark ended with status {ended.returncode}")

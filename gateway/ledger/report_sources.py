@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError
@@ -22,6 +22,7 @@ from gateway.ledger.errors import BadQuery
 from gateway.ledger.grains import DAY_US, QUARTER_US
 from gateway.ledger.price_label import NOMINAL
 from gateway.ledger.records import AttemptStatus
+from gateway.ledger.report_time import MovedQuarters
 from gateway.ledger.roll_ups import SUM_COLUMNS
 from pricing.usage import Quality
 
@@ -138,6 +139,23 @@ def _one_if(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     return sa.case((condition, 1), else_=0)
 
 
+class Part(NamedTuple):
+    """What is read of one table.
+
+    Attributes:
+        table: Of a `Source`.
+        conditions: Its rows.
+        is_whole: Whether they are UTC days; of local days, those of their dates.
+        is_moved: Whether they belong to the local day that they lie in, and are also in the UTC
+            day of another one.
+    """
+
+    table: sa.FromClause
+    conditions: list[sa.ColumnElement[bool]]
+    is_whole: bool = False
+    is_moved: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRange:
     """What of a source's time is added up.
@@ -147,28 +165,39 @@ class TimeRange:
         to_us: First instant after the last, None for no end.
         split_days: UTC days, by their first instants, that are read by quarter-hours, all others
             whole; None reads quarter-hours throughout.
+        moved: How local days are made of UTC days, where they are.
     """
 
     from_us: int | None
     to_us: int | None
     split_days: Sequence[int] | None
+    moved: MovedQuarters | None = None
 
-    def parts(self, source: Source) -> list[tuple[sa.FromClause, list[sa.ColumnElement[bool]]]]:
+    def parts(self, source: Source) -> list[Part]:
         """The tables to read and what of each."""
+        if source.coarse is not None and self.moved is not None:
+            quarters = source.fine.c.bucket_us.in_(list(self.moved.quarters_us))
+            added = self._parts(source, source.coarse, self.moved.split_days)
+            return [*added, Part(source.fine, [quarters], is_moved=True)]
         if self.split_days is None or source.coarse is None:
-            return [(source.fine, self._bounds(source.fine))]
-        days = source.coarse.c.bucket_us
+            return [Part(source.fine, self._bounds(source.fine))]
+        return self._parts(source, source.coarse, self.split_days)
+
+    def _parts(
+        self, source: Source, coarse: sa.FromClause, split_days: Sequence[int]
+    ) -> list[Part]:
+        days = coarse.c.bucket_us
         # The day that the range begins in is one of the split ones, unless it is in it whole.
-        whole = [*self._bounds(source.coarse), days.not_in(list(self.split_days))]
-        parts = [(source.coarse, whole)]
-        if self.split_days:
+        whole = [*self._bounds(coarse), days.not_in(list(split_days))]
+        parts = [Part(coarse, whole, is_whole=True)]
+        if split_days:
             quarters = [
                 quarter_us
-                for day_us in self.split_days
+                for day_us in split_days
                 for quarter_us in range(day_us, day_us + DAY_US, QUARTER_US)
                 if self._has(quarter_us)
             ]
-            parts.append((source.fine, [source.fine.c.bucket_us.in_(quarters)]))
+            parts.append(Part(source.fine, [source.fine.c.bucket_us.in_(quarters)]))
         return parts
 
     def _has(self, at_us: int) -> bool:
@@ -211,15 +240,20 @@ def add_up(
     found = exact_sums(connection, grouping, columns, conditions, rows_max=ROWS_MAX + 1)
     width = len(grouping)
     for values in found:
-        group = tuple(map(int, values[:width]))
-        sums = list(map(int, values[width:]))
-        known = into.get(group)
-        into[group] = sums if known is None else [a + b for a, b in zip(known, sums, strict=True)]
+        add_to(into, tuple(map(int, values[:width])), list(map(int, values[width:])))
     if len(into) > ROWS_MAX:
         raise BadQuery(
             f"the report would have more than {ROWS_MAX:,} rows; ask for a shorter time, or by"
             " fewer things"
         )
+
+
+def add_to(into: Added, group: tuple[int, ...], sums: list[int], *, sign: int = 1) -> None:
+    """Add to a group's sums, or take from them with `sign` -1."""
+    known = into.get(group)
+    if known is None:
+        known = [0] * len(sums)
+    into[group] = [a + sign * b for a, b in zip(known, sums, strict=True)]
 
 
 def exact_sums(

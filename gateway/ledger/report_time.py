@@ -22,6 +22,8 @@ from gateway.ledger.views import GroupBy
 HOUR_US = 3_600_000_000
 SPLIT_DAYS_MAX = 200
 """UTC days that are read by quarter-hours one by one; more, and the whole range is."""
+MOVED_QUARTERS_MAX = 20_000
+"""Quarter-hours that are read one by one to make local days; a year has 19,000 at +13:00."""
 _EPOCH = date(1970, 1, 1)
 
 
@@ -87,6 +89,13 @@ def stretches(zone: ZoneInfo, from_us: int, to_us: int) -> list[Stretch]:
     return found
 
 
+def _moved(day_us: int, offset_us: int) -> range:
+    """Quarter-hours of a UTC day that do not lie in the local day of its date."""
+    if offset_us >= 0:
+        return range(day_us + DAY_US - offset_us, day_us + DAY_US, QUARTER_US)
+    return range(day_us, day_us - offset_us, QUARTER_US)
+
+
 def _change_us(zone: ZoneInfo, before_us: int, after_us: int) -> int:
     """The first instant with the offset that `after_us` has, of two less than a day apart."""
     old = _offset_us(before_us, zone)
@@ -103,6 +112,23 @@ def _offset_us(at_us: int, zone: ZoneInfo) -> int:
     offset = from_microseconds(at_us).astimezone(zone).utcoffset()
     assert offset is not None, "a zone has an offset at every instant"
     return offset // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedQuarters:
+    """How local days are made of UTC days: each local day takes over the UTC day of its date.
+
+    Attributes:
+        quarters_us: Quarter-hours that lie in a neighbouring local day, by their first instants.
+        taken_from: Whose UTC day they lie in, as days from the local day that they belong to: -1
+            east of Greenwich, where they are the end of the day before, 1 west of it.
+        split_days: UTC days, by their first instants, that are read by quarter-hours throughout:
+            those that the range ends in, and those on which the offset changes.
+    """
+
+    quarters_us: Sequence[int]
+    taken_from: int
+    split_days: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +176,31 @@ class Calendar:
         split = sorted({cut - cut % DAY_US for cut in cuts if cut % DAY_US})
         days = (self.to_us - self.from_us) // DAY_US
         return split if len(split) <= min(SPLIT_DAYS_MAX, days // 2) else None
+
+    def moved_quarters(self, units: Sequence[GroupBy]) -> MovedQuarters | None:
+        """How to make local days of UTC days and few quarter-hours, for reports by day alone.
+
+        Returns:
+            None where that is no use: days are UTC's, not all that is grouped by, or too many; or
+            the zone has been on both sides of Greenwich.
+        """
+        found = stretches(self.zone, self.from_us, self.to_us) if units == [GroupBy.DAY] else []
+        east = {one.offset_us > 0 for one in found if one.offset_us}
+        if len(east) != 1:
+            return None
+        ends = (self.from_us, self.to_us, *(one.start_us for one in found[1:]))
+        split = {end - end % DAY_US for end in ends if end % DAY_US}
+        first_us, last_us = self.from_us - self.from_us % DAY_US, self.to_us - 1
+        quarters: list[int] = []
+        for one, end_us in zip(found, (*(one.start_us for one in found[1:]), last_us), strict=True):
+            start_us = max(one.start_us - one.start_us % DAY_US, first_us)
+            for day_us in range(start_us, end_us, DAY_US):
+                if day_us not in split:
+                    quarters += _moved(day_us, one.offset_us)
+        if len(quarters) > MOVED_QUARTERS_MAX:
+            return None
+        taken_from = -1 if east == {True} else 1
+        return MovedQuarters(quarters_us=quarters, taken_from=taken_from, split_days=sorted(split))
 
     def _has_utc_days(self) -> bool:
         found = stretches(self.zone, self.from_us, self.to_us)

@@ -36,6 +36,7 @@ from gateway.ledger.report_sources import (
     Added,
     Source,
     TimeRange,
+    add_to,
     add_up,
     epoch_us,
     events,
@@ -216,7 +217,10 @@ class _Reading:
         names = (*asked.columns, *(name for name in hidden if name not in asked.columns))
         self.dimensions = [self._dimension(name) for name in names]
         self._time = TimeRange(
-            from_us=asked.query.from_us, to_us=asked.query.to_us, split_days=self._split_days()
+            from_us=asked.query.from_us,
+            to_us=asked.query.to_us,
+            split_days=self._split_days(),
+            moved=None if calendar is None else calendar.moved_quarters(asked.times),
         )
 
     def words(self, added: Added) -> list[Mapping[tuple[int, ...], tuple[str, ...]]]:
@@ -271,12 +275,34 @@ class _Reading:
         conditions: _ConditionsOf,
     ) -> Added:
         added: Added = {}
-        for table, in_time in self._time.parts(source):
-            grouping = [column for one in dimensions for column in one.columns(table)]
+        for part in self._time.parts(source):
+            table = part.table
+            day = epoch_us(table.c.bucket_us) // DAY_US
+            is_by_date = part.is_whole and self._time.moved is not None
+            grouping = [
+                column
+                for one in dimensions
+                for column in ([day] if is_by_date and one.name in TIMES else one.columns(table))
+            ]
             if self._asked.query.currency != USD:
-                grouping.append(epoch_us(table.c.bucket_us) // DAY_US)
-            add_up(self._connection, table, grouping, [*in_time, *conditions(table)], added)
+                grouping.append(day)
+            wanted = [*part.conditions, *conditions(table)]
+            if not part.is_moved:
+                add_up(self._connection, table, grouping, wanted, added)
+                continue
+            moved: Added = {}
+            add_up(self._connection, table, grouping, wanted, moved)
+            self._move(added, moved, dimensions)
         return added
+
+    def _move(self, added: Added, moved: Added, dimensions: Sequence[Dimension]) -> None:
+        """Give quarter-hours to the local day that they lie in, out of the UTC day of another."""
+        assert self._time.moved is not None, "no part is moved without"
+        (place,) = (start for start, one in _starts(dimensions) if one.name in TIMES)
+        for key, sums in moved.items():
+            add_to(added, key, sums)
+            other = key[place] + self._time.moved.taken_from
+            add_to(added, (*key[:place], other, *key[place + 1 :]), sums, sign=-1)
 
     def _dimension(self, name: str) -> Dimension:
         if name in TIMES:

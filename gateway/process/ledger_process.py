@@ -96,7 +96,7 @@ R = TypeVar("R")
 ORPHAN_DRAIN_S = 5.0
 NEWS_S = 60.0
 """How long workers may take to learn of changed keys and budgets; one that does not is ended."""
-_GC_THRESHOLDS = (20_000, 20, 50)
+GC_THRESHOLDS = (20_000, 20, 50)
 """Rows of a batch are young for long: with Python's own thresholds a tenth of loading is looking
 for cycles that cannot be there."""
 _CODES: Mapping[type[LedgerError], str] = {
@@ -441,7 +441,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments, namespace=_Arguments())
     set_up_logging("ledger", level=given.log_level)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.set_threshold(*_GC_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
     process = LedgerProcess(socket.socket(fileno=given.control_fd), clock=system_clock())
     uvloop.run(process.run())
     return 0

@@ -249,8 +249,9 @@ def check(connection, happened: list[dict], zones: tuple[str, ...]) -> None:
         check_ranges(connection, happened, zone)
     by_event: Added = {}
     source = events()
-    for table, conditions in TimeRange(from_us=None, to_us=None, split_days=None).parts(source):
-        add_up(connection, table, [table.c.status * 0], conditions, by_event)
+    for part in TimeRange(from_us=None, to_us=None, split_days=None).parts(source):
+        zero = [part.table.c.status * 0]
+        add_up(connection, part.table, zero, part.conditions, by_event)
     assert by_event.get((0,), list(NOTHING.values())) == list(total.values())
     found = spend_report(connection, SpendQuery(group_by=("team",)))
     document = json.loads(render(found, ReportFormat.JSON))

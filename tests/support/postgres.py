@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -89,7 +89,8 @@ class PostgresServer:
     the tests may tidy them away.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] = _SETTINGS) -> None:
+        self._settings = settings
         self.folder = Path(tempfile.mkdtemp(prefix="fareway-postgres-"))
         self._data = self.folder / "data"
         self._programs = postgres_programs()
@@ -115,7 +116,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
-        options = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
+        options = [f"-c{name}={value}" for name, value in self._settings.items()]
         command = [str(self._programs / "postgres"), "-D", str(self._data), f"-p{self.port}"]
         self._kept = keep(
             [*command, "-h127.0.0.1", "-k", "", *options],
@@ -150,13 +151,13 @@ class PostgresServer:
 
     def freeze(self) -> None:
         """Let the server accept and answer nothing any more, without closing anything."""
-        for pid in self._pids():
+        for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):  # one that has just ended
                 os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Go on after `freeze`."""
-        for pid in self._pids():
+        for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):  # one that has just ended
                 os.kill(pid, signal.SIGCONT)
 
@@ -167,7 +168,7 @@ class PostgresServer:
     def _pid(self) -> int:
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         """The server and its children, of which each connection has one; none once it has ended."""
         if self._kept is None or not self._kept.is_running():
             return []
@@ -196,9 +197,9 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running() -> Iterator[PostgresServer]:
-    """A new server, gone afterwards."""
-    server = PostgresServer()
+def running(changes: Mapping[str, str] | None = None) -> Iterator[PostgresServer]:
+    """A new server, gone afterwards, with other settings than the tests' where they are given."""
+    server = PostgresServer({**_SETTINGS, **(changes or {})})
     try:
         server.start()
         yield server
