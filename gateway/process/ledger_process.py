@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -56,6 +57,7 @@ from gateway.budgets.messages import (
 from gateway.channel import Channel, Method, RemoteError, method
 from gateway.clock import Clock, system_clock
 from gateway.finance import errors as finance_errors
+from gateway.finance.commitment_alerts import watch
 from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import FinanceError
 from gateway.finance.focus.order import ExportRequest
@@ -243,6 +245,7 @@ class LedgerProcess:
         self._service = service
         self._database_url = start.database_url
         self._tasks.start_soon(service.run)
+        self._tasks.start_soon(partial(watch, service, clock=self._clock))
         return await self._records()
 
     async def _stop_called(self, _params: None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+import anyio
 import msgspec
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from gateway.clock import to_microseconds
 from gateway.finance import commitments
 from gateway.finance.close import close_month
+from gateway.finance.commitment_alerts import note_alerts, watch
 from gateway.finance.commitment_messages import (
     ListCommitments,
     RecordCommitment,
@@ -21,8 +23,9 @@ from gateway.finance.commitment_messages import (
 )
 from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import NoRate, NotFound, Refused
-from gateway.ledger import schema
+from gateway.ledger import budget_schema, schema
 from gateway.ledger.audit import audit_faults
+from gateway.ledger.errors import DatabaseUnavailable
 from gateway.ledger.finance_tables import commitment
 from gateway.ledger.service import LedgerService
 from pricing.commitments import CommitmentKind
@@ -308,3 +311,68 @@ async def test_commitments_on_the_command_line(command):  # noqa: F811
     assert "withdrawn before" in command("commitments", "withdraw", "deal", "--reason", "x")[1]
     assert command("commitments", "record", "a b", *DEAL)[0] == 2
     assert command("commitments", "record", "x", *DEAL[:3], "nobody", *DEAL[4:])[0] == 2
+
+
+def alerts(engine: sa.Engine, now_us: int) -> list[tuple[str, str]]:
+    """What was told by then, once more looked for."""
+    with engine.begin() as connection:
+        note_alerts(connection, now_us=now_us)
+        note_alerts(connection, now_us=now_us)
+        table = budget_schema.budget_alert
+        found = connection.execute(sa.select(table.c.document).order_by(table.c.id)).scalars().all()
+    return [(one["type"], one["commitment"]) for one in found]
+
+
+async def test_webhooks_hear_once_that_a_credit_will_be_used_up_and_that_it_is(tmp_path):
+    days = [attempt(n, at_us=OCTOBER_US + n * DAY_US) for n in range(20)]
+    engine = writing(await write(tmp_path, days))
+    assert alerts(engine, OCTOBER_US) == []
+    record(engine, amount="50", first_day="2026-10-17", last_day="2027-10-16")
+    record(
+        engine,
+        name="wide",
+        kind=K.THROUGHPUT,
+        amount="1",
+        first_day="2027-01-01",
+        last_day="2027-01-02",
+    )
+    assert alerts(engine, OCTOBER_US) == [], "nothing is known of its pace"
+    known = [("commitment.run_out", "openai-2026")]
+    assert alerts(engine, OCTOBER_US + 8 * DAY_US) == known
+    assert alerts(engine, OCTOBER_US + 16 * DAY_US) == known * 2, "at 30 and at 7 days"
+    used_up = [*known * 2, ("commitment.used_up", "openai-2026")]
+    assert alerts(engine, OCTOBER_US + 21 * DAY_US) == used_up
+    record(
+        engine,
+        amount="51",
+        first_day="2026-10-17",
+        last_day="2026-11-28",
+        is_correction=True,
+        reason="more",
+    )
+    engine.dispose()
+
+
+async def test_webhooks_hear_once_that_something_will_lapse(books):
+    record(books, amount="900")
+    assert alerts(books, NOVEMBER_6) == []
+    december = NOVEMBER_6 + 30 * DAY_US
+    assert alerts(books, december) == [("commitment.lapse", "openai-2026")]
+    assert alerts(books, december + DAY_US) == [("commitment.lapse", "openai-2026")]
+
+
+async def test_the_watch_goes_on_when_the_database_is_away(books):
+    looks: list[int] = []
+
+    class Ledger:
+        async def write_apart(self, run):
+            looks.append(len(looks))
+            if len(looks) == 1:
+                raise DatabaseUnavailable("away")
+            with books.begin() as connection:
+                return run(connection)
+
+    with anyio.move_on_after(5), pytest.raises(TimeoutError):
+        with anyio.fail_after(0.2):
+            await watch(Ledger(), clock=FakeClock().clock, look_s=0.01)
+    assert len(looks) >= 2
