@@ -25,7 +25,7 @@ from gateway.finance.machines.messages import (
     ShowMachines,
 )
 from gateway.finance.machines.recording import GAP_MAX_US, newest_terms, terms_within
-from gateway.finance.machines.report import machines_report, propose_machines
+from gateway.finance.machines.report import close_fault, machines_report, propose_machines
 from gateway.finance.messages import Decide, Proposal
 from gateway.ledger.machine_tables import machine_sample, machine_term
 from gateway.ledger.service import LedgerService
@@ -303,7 +303,13 @@ async def test_late_use_of_a_closed_month_changes_no_share_of_it(tmp_path):
             close_month(connection, order(accepted=ALL), sound(), now_us=at("2026-11-06"))
         accepted = ALL | {"machines": "shown only"}
         close_month(connection, order(accepted=accepted), sound(), now_us=at("2026-11-06"))
-    await load(tmp_path, url, [served(2, team="search", minutes=50)], clock=FakeClock(), session=2)
+    await load(
+        tmp_path,
+        url,
+        [served(2, team="search", minutes=50), attempt(9)],
+        clock=FakeClock(),
+        session=2,
+    )
     after = report(engine)
     assert after == msgspec.structs.replace(before, is_closed=True)
 
@@ -345,3 +351,16 @@ async def test_both_databases_tell_the_same_of_machines(tmp_path, postgres_url):
     on_sqlite = await tell(f"sqlite:///{tmp_path / 'a' / 'ledger.db'}", tmp_path / "a")
     assert await tell(postgres_url, tmp_path / "b") == on_sqlite
     check_sums(on_sqlite[0])
+
+
+async def test_a_close_wants_whole_hours_and_books_no_nominal_cost(tmp_path):
+    engine = writing(await write(tmp_path, [computed(1, 60)]))
+    note(engine, OCTOBER, LOCAL)
+    with engine.begin() as connection:
+        said = close_fault(connection, "2026-10", now_us=NOVEMBER)
+        assert said == "local is written down until 2026-10-01 00:00 UTC only"
+    note(engine, NOVEMBER, LOCAL)
+    with engine.begin() as connection:
+        assert close_fault(connection, "2026-10", now_us=NOVEMBER) == ""
+    # What was booked in an hour in which the engine was not seen stays as it is booked.
+    assert report(engine).shares == ()

@@ -208,13 +208,12 @@ class _Pool:
             share = self._share(user, parts[user], self.uses.get(user, Used()), ratio, rate)
             left -= share.cost_pico_usd
             yield share
-        if self.shared:
-            owner = User(team=IDLE_TEAM, project="", deployment="")
-            rest_of = {
-                kind: whole - sum(_at(part, kind) for part in parts.values()) for kind in RateKind
-            }
-            row = self._share(owner, rest, Used(), ratios[-1], rate)
-            yield _as_rest(row, rest_of, left)
+        owner = User(team=IDLE_TEAM, project="", deployment="")
+        rest_of = {
+            kind: whole - sum(_at(part, kind) for part in parts.values()) for kind in RateKind
+        }
+        row = self._share(owner, rest, Used(), ratios[-1], rate)
+        yield _as_rest(row, rest_of, left)
 
     def unit_cost(self) -> UnitCost:
         """What a million tokens cost."""
