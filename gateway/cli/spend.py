@@ -49,7 +49,9 @@ app.command("statement", short_help="Show or send what a team is charged.")(
 app.command("bridge", short_help="Explain a month against another.")(spend_story.bridge)
 app.command("anomalies", short_help="List days that stood out.")(spend_story.anomalies)
 app.add_typer(spend_reconcile.app, name="reconcile")
-app.add_typer(spend_commitments.app, name="commitments")
+app.add_typer(
+    spend_commitments.app, name="commitments", short_help="Show and record commitments and credits."
+)
 
 
 @app.callback()
@@ -73,7 +75,7 @@ def _names(text: str) -> tuple[str, ...]:
 Values = list[str] | None
 
 
-@app.command("report")
+@app.command("report", short_help="Sum what is in the ledger.")
 def report(
     by: Annotated[
         str,
