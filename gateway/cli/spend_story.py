@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, cast
 
 import msgspec
 import typer
@@ -52,8 +52,9 @@ def bridge(
         typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
         return
     typer.echo(f"{found.before:<20} {format_usd(found.before_pico_usd):>20} USD")
+    amounts = cast("dict[str, int]", msgspec.structs.asdict(found.effects))
     for name in _EFFECTS:
-        amount: int = getattr(found.effects, f"{name}_pico_usd")
+        amount = amounts[f"{name}_pico_usd"]
         if amount or name != "other":
             typer.echo(f"  {name.replace('_', ' '):<18} {format_usd(amount):>20} USD")
     typer.echo(f"{found.after:<20} {format_usd(found.after_pico_usd):>20} USD")
