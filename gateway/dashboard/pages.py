@@ -170,6 +170,12 @@ class Dashboard:
         shown = {**self._frame(request), "reason": reason}
         return self._page("role_required.html", shown, status=403)
 
+    def too_large(self, request: Request, bytes_max: int) -> Response:
+        """Say that a form with its file is larger than what is taken."""
+        message = f"the form is over {bytes_max // 1024**2} MiB: choose a smaller file, or split it"
+        shown = {**self._frame(request), "message": message}
+        return self._page("bad_address.html", shown, status=413)
+
     async def asset(self, request: Request, name: str) -> Response:
         """A style sheet, a script or a library of the pages."""
         return self.assets.response(

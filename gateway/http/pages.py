@@ -178,6 +178,12 @@ class Gate:
                     raise
                 await self._dashboard.unreachable()(inner, receive, answer.send)
                 return
+            except errors.BodyTooLarge:
+                if _is_api(inner) or not is_let_in(inner):
+                    raise
+                page = self._dashboard.too_large(Request(inner), _bytes_max(inner))
+                await page(inner, receive, answer.send)
+                return
             except errors.RoleRequired as error:
                 if _is_api(inner):
                     raise

@@ -264,6 +264,14 @@ async def test_an_upload_that_lacks_something_keeps_what_was_filled_in(shared, f
         assert {"source", "issued_on", "number"} <= set(faults(answer.text))
 
 
+async def test_a_form_that_is_too_large_is_refused_on_a_page(shared) -> None:
+    async with logged_in(shared, "carla") as client:
+        form = await fields(client, "/ui/unattributed") | {"reason": "x" * 2**20}
+        answer = await send(client, "/ui/unattributed", form)
+        assert answer.status_code == 413
+        assert "the form is over 1 MiB" in answer.text
+
+
 async def test_a_file_that_is_held_no_more_has_to_be_chosen_again(shared) -> None:
     async with logged_in(shared, "carla") as client:
         form = await fields(client, "/ui/imports") | {"source": "csv", "account": "up"}
