@@ -17,6 +17,7 @@ EVENT_PICO_USD_MAX = 10**18
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 PicoUsdAmount = Annotated[int, Meta(ge=0, le=EVENT_PICO_USD_MAX)]
+PerUnits = Annotated[int, Meta(ge=1, le=EVENT_PICO_USD_MAX)]
 PicoUsdChange = Annotated[int, Meta(ge=-EVENT_PICO_USD_MAX, le=EVENT_PICO_USD_MAX)]
 
 _US_PER_S = 1_000_000
@@ -46,10 +47,10 @@ class CostLine(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_default
     meter: str
     units: Count
     rate_pico_usd: PicoUsdAmount
-    rate_per_units: PicoUsdAmount
+    rate_per_units: PerUnits
     cost_pico_usd: int
     list_rate_pico_usd: PicoUsdAmount | None = None
-    list_rate_per_units: PicoUsdAmount = 1
+    list_rate_per_units: PerUnits = 1
     list_cost_pico_usd: PicoUsdAmount | None = None
 
 

@@ -199,6 +199,8 @@ def fault(record: Record) -> str | None:
         return "a meter is unknown"
     total_pico_usd = listed_pico_usd = listed = 0
     for line in record.lines:
+        if line.meter not in _METERS:
+            return "a line's meter is unknown"
         total_pico_usd += line.cost_pico_usd
         list_cost_pico_usd = line.list_cost_pico_usd
         if list_cost_pico_usd is not None:
