@@ -8,8 +8,9 @@ and the rest from the next commitment; what none covers is plain usage.
 - A **credit** and a **spend** commitment give their whole amount, over their whole term.
 - **Throughput** gives each day its even share of the amount; what a day does not use is gone.
 
-What has been drawn stays drawn. A correction counts from a day of its own on: from then on the
-amount is the corrected one, less what was drawn before.
+What has been drawn stays drawn, and what was gone unused stays gone. A correction counts from a day
+of its own on: from then on the amount is the corrected one, less what was drawn or gone before; for
+throughput, this is what the days that are left share.
 """
 
 from __future__ import annotations
@@ -58,11 +59,6 @@ class Term:
     deployments: frozenset[str] = frozenset()
     is_withdrawn: bool = False
 
-    @property
-    def days(self) -> int:
-        """Days that it lasts, both ends included."""
-        return (self.last_day - self.first_day).days + 1
-
     def covers(self, deployment: str) -> bool:
         """Whether the usage of a deployment may be drawn from it."""
         if self.deployments:
@@ -73,13 +69,19 @@ class Term:
         """Whether it can be used on a day."""
         return not self.is_withdrawn and self.first_day <= day <= self.last_day
 
-    def share_of(self, day: date) -> int:
-        """The even share of one of its days; over all of them exactly the amount.
+    def share_of(self, day: date, *, gone_pico_usd: int = 0) -> int:
+        """The even share of one of its days that count; over all of them exactly what is shared.
 
         What does not divide is on the first days.
+
+        Args:
+            day: One of them.
+            gone_pico_usd: What was drawn or gone before the first of them, and is not shared.
         """
-        share, rest = divmod(self.amount_pico_usd, self.days)
-        return share + ((day - self.first_day).days < rest)
+        first = max(self.first_day, self.counts_from)
+        days = (self.last_day - first).days + 1
+        share, rest = divmod(max(self.amount_pico_usd - gone_pico_usd, 0), days)
+        return share + ((day - first).days < rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,18 +145,21 @@ def draw_down(pledges: Sequence[Pledge], usage: Usage, *, until: date) -> Draws:
     draws.drawn.update({number: {} for number in total})
     draws.unused.update({number: {} for number in total})
     draws.left.update(total)
+    before: dict[int, tuple[Term, int]] = {}
     starts = [term.first_day for one in pledges for term in one.terms]
     day = min(starts, default=until)
     while day <= until:
-        room = _room(pledges, day, total)
+        room = _room(pledges, day, total, before)
         _draw_day(room, usage.get(day, {}), day, draws, total)
         for one in room:
-            draws.left[one.pledge.number] = one.left
+            number = one.pledge.number
+            draws.left[number] = one.left
             is_over = one.pledge.kind is CommitmentKind.THROUGHPUT or day == one.term.last_day
             if is_over and one.left:
-                draws.unused[one.pledge.number][day] = one.left
+                draws.unused[number][day] = one.left
+                total[number] += one.left
             if is_over:
-                draws.left[one.pledge.number] = 0
+                draws.left[number] = 0
         day += timedelta(days=1)
     return draws
 
@@ -168,15 +173,30 @@ class _Room:
     left: int
 
 
-def _room(pledges: Sequence[Pledge], day: date, total: Mapping[int, int]) -> list[_Room]:
-    """Every commitment that is open on a day, in the order of drawing."""
+def _room(
+    pledges: Sequence[Pledge],
+    day: date,
+    total: Mapping[int, int],
+    before: dict[int, tuple[Term, int]],
+) -> list[_Room]:
+    """Every commitment that is open on a day, in the order of drawing.
+
+    Args:
+        pledges: All of them.
+        day: Which.
+        total: What was drawn or gone of each.
+        before: The term that throughput was last open under, and what was gone before it.
+    """
     found: list[_Room] = []
     for pledge in pledges:
         term = pledge.term(day)
         if term is None or not term.is_open(day):
             continue
         if pledge.kind is CommitmentKind.THROUGHPUT:
-            left = term.share_of(day)
+            known = before.get(pledge.number)
+            if known is None or known[0] != term:
+                known = before[pledge.number] = (term, total[pledge.number])
+            left = term.share_of(day, gone_pico_usd=known[1])
         else:
             left = max(term.amount_pico_usd - total[pledge.number], 0)
         found.append(_Room(pledge=pledge, term=term, left=left))

@@ -132,6 +132,48 @@ def test_every_picodollar_is_drawn_once_or_unused_or_left(bought, days):
     assert by_parts == sum(sum(by_day.values()) for by_day in found.drawn.values())
 
 
+@st.composite
+def corrected_pledges(draw: st.DrawFn) -> Pledge:
+    """One that is corrected once, to at least what it was, for longer or shorter."""
+    amount, first = draw(st.integers(0, 10**6)), draw(st.integers(1, 8))
+    counts = draw(st.integers(first + 1, 16))
+    return pledge(
+        1,
+        draw(st.sampled_from(K)),
+        term(amount, first, draw(st.integers(first, 16))),
+        term(
+            amount + draw(st.integers(0, 10**6)),
+            first,
+            draw(st.integers(counts, 18)),
+            counts_from=day(counts),
+        ),
+    )
+
+
+@settings(max_examples=60)
+@given(corrected_pledges(), st.lists(st.integers(0, 10**6), max_size=18))
+def test_a_correction_gives_in_all_no_more_and_no_less_than_it_says(one, costs):
+    found = draw_down([one], used(*costs), until=day(18))
+    drawn, unused = found.drawn[1], found.unused[1]
+    assert sum(drawn.values()) + sum(unused.values()) == one.terms[-1].amount_pico_usd
+    assert found.left[1] == 0
+
+
+def test_a_credit_that_lapsed_and_is_made_longer_gives_only_what_was_added():
+    longer = pledge(1, K.CREDIT, term(100, 1, 2), term(110, 1, 5, counts_from=day(3)))
+    found = draw_down([longer], used(30, 30, 30), until=day(5))
+    assert found.unused[1] == {day(2): 40}
+    assert found.drawn[1] == {day(1): 30, day(2): 30, day(3): 10}
+
+
+def test_throughput_that_is_corrected_shares_what_is_left_among_the_days_that_are_left():
+    cheaper = pledge(1, K.THROUGHPUT, term(100, 1, 10), term(62, 1, 10, counts_from=day(6)))
+    assert draw_down([cheaper], {}, until=day(10)).unused[1] == {
+        **{day(number): 10 for number in range(1, 6)},
+        day(6): 3, day(7): 3, day(8): 2, day(9): 2, day(10): 2,
+    }  # fmt: skip
+
+
 def test_the_pace_says_when_it_is_used_up():
     found = run_out(80, [10, 10], last_seen=day(2), last_day=day(30))
     assert (found.pace_pico_usd, found.on, found.percent) == (10, day(10), None)
