@@ -222,6 +222,24 @@ async def test_late_usage_is_paid_on_the_first_day_of_its_month(tmp_path, books)
     assert {row["x_OriginalEventDate"] for row in late} == {"2026-10-17"}
 
 
+async def test_what_late_usage_drew_is_not_drawn_again_in_the_next_range(tmp_path, books):
+    with books.begin() as connection:
+        close_month(connection, order(accepted=ALL), sound_books(), now_us=TO_US + 6 * DAY_US)
+        more = deal("more", K.CREDIT, "4", last_day="2026-12-31")
+        commitments.record(connection, more, now_us=TO_US)
+    evening = attempt(41, at_us=TO_US + 18 * HOUR_US)
+    await load(tmp_path, str(books.url), [attempt(40), evening], clock=FakeClock(), session=2)
+    noon = TO_US + 12 * HOUR_US
+    for bounds in ([(TO_US, NOVEMBER_US)], [(TO_US, noon), (noon, NOVEMBER_US)]):
+        paid = [
+            row["EffectiveCost"]
+            for start, end in bounds
+            for row in rows_of(books, from_us=start, to_us=end, now_us=NOVEMBER_US)
+            if row["x_ChargeKind"] == "committed_usage"
+        ]
+        assert sorted(paid) == [parse_usd("1.5"), EACH]
+
+
 @pytest.mark.parametrize("profile", Profile)
 async def test_the_linter_finds_nothing_in_commitments_of_the_books(books, tmp_path, profile):
     wanted = ExportOrder(from_us=FROM_US, to_us=TO_US, profile=profile)

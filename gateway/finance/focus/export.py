@@ -120,7 +120,7 @@ class Export:
         tell = teller(self.order.profile, parties=self.parties, names=self.names, spread=spread)
         for start_us, end_us in ledger_sums.periods(connection, self.order):
             yield self._told(self._period(connection, start_us, end_us, cover), tell)
-        for charges, digested in self._late(connection, cover):
+        for charges, digested in self._late(connection, cover, self.order):
             self._digest.update(digested)
             yield self._told(charges, tell)
         yield self._told(list(self.source.charges(self.order.from_us, self.order.to_us)), tell)
@@ -153,7 +153,7 @@ class Export:
             for found in self._kept(self._usage(connection, start_us, end_us)):
                 for charge in cover.usage(found):
                     spread.count(charge)
-        for charges, _ in self._late(connection, cover):
+        for charges, _ in self._late(connection, cover, order):
             for charge in charges:
                 spread.count(charge)
         for charge in self.source.charges(order.from_us, order.to_us):
@@ -170,6 +170,7 @@ class Export:
             for start_us, end_us in ledger_sums.periods(connection, earlier):
                 for found in self._usage(connection, start_us, end_us):
                     collections.deque(cover.usage(found), maxlen=0)
+            collections.deque(self._late(connection, cover, earlier), maxlen=0)
         return cover
 
     def _wanted(self, counted: Counted = Counted.IN_TIME, period: str = "") -> Wanted:
@@ -195,13 +196,12 @@ class Export:
         return [*paid, *map(row_map.pending, waiting)]
 
     def _late(
-        self, connection: sa.Connection, cover: Coverage
+        self, connection: sa.Connection, cover: Coverage, order: ExportOrder
     ) -> Iterator[tuple[list[Charge], bytes]]:
         """What came when its month was closed, by charge period, with what it adds to the digest.
 
         It is billed in the months of the range whose first instant lies in it.
         """
-        order = self.order
         for month_us in billing_months(order.from_us, order.to_us):
             period = month_of(month_us)
             for start_us, end_us in ledger_sums.late_periods(connection, period, order.grain_us):
