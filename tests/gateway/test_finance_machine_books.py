@@ -26,7 +26,7 @@ from gateway.finance.machines.messages import (
 )
 from gateway.finance.machines.recording import GAP_MAX_US, newest_terms, terms_within
 from gateway.finance.machines.report import close_fault, machines_report, propose_machines
-from gateway.finance.messages import Decide, Proposal
+from gateway.finance.messages import UNATTRIBUTED, Decide, Proposal
 from gateway.ledger.machine_tables import machine_sample, machine_term
 from gateway.ledger.service import LedgerService
 from tests.gateway.finance_books import OCTOBER_US, attempt, load, write, writing
@@ -364,3 +364,58 @@ async def test_a_close_wants_whole_hours_and_books_no_nominal_cost(tmp_path):
         assert close_fault(connection, "2026-10", now_us=NOVEMBER) == ""
     # What was booked in an hour in which the engine was not seen stays as it is booked.
     assert report(engine).shares == ()
+
+
+def move_llama(engine: sa.Engine) -> None:
+    """Two deployments on one server; at the afternoon of the 17th one gets a server of its own."""
+    both = machine(terms=changed(SERVER_TERMS, deployments=("vllm/llama", "vllm/qwen")))
+    left = machine(terms=changed(SERVER_TERMS, deployments=("vllm/qwen",)))
+    moved = machine("vllm/llama")
+    note(engine, OCTOBER, both)
+    note(engine, OCTOBER_US + 2 * HOUR_US, both)
+    note(engine, OCTOBER_US + 2 * HOUR_US, left, moved)
+    note(engine, NOVEMBER, left, moved)
+
+
+async def test_what_was_used_before_a_deployment_moved_is_shared_where_it_was(tmp_path):
+    attempts = [
+        served(1),
+        served(2, model="qwen", team="search"),
+        served(3, offset_us=4 * HOUR_US),
+        served(4, model="qwen", team="search", offset_us=4 * HOUR_US),
+    ]
+    engine = writing(await write(tmp_path, attempts))
+    move_llama(engine)
+    found = report(engine)
+    check_sums(found)
+    used = {(one.pool, one.team): one.used_us for one in found.shares if not one.is_rest}
+    assert used == {
+        ("vllm", "payments"): 15 * MINUTE_US + 1,
+        ("vllm", "search"): 45 * MINUTE_US,
+        ("vllm/llama", "payments"): 30 * MINUTE_US,
+    }
+    busy = {one.machine: one.busy_us for one in found.machines}
+    assert busy == {"vllm": 60 * MINUTE_US + 1, "vllm/llama": 30 * MINUTE_US}
+
+
+async def test_use_of_machines_by_nobody_is_booked_for_nobody_once(tmp_path):
+    engine = writing(await write(tmp_path, [served(1, team="")]))
+    note_october(engine, VLLM)
+    wanted = ProposeMachines(actor="ann", month="2026-10")
+    with engine.begin() as connection:
+        made = propose_machines(connection, wanted, now_us=NOVEMBER)
+        assert {line.team for line in made.lines} == {UNATTRIBUTED, IDLE_TEAM}
+        approval = Decide(actor="bob", proposal_id=made.proposal_id, is_approved=True)
+        decide(connection, approval, now_us=NOVEMBER)
+        assert close_fault(connection, "2026-10", now_us=NOVEMBER) == ""
+        with pytest.raises(Refused, match="just what its machines cost"):
+            propose_machines(connection, wanted, now_us=NOVEMBER)
+
+
+async def test_a_machine_that_is_gone_for_good_keeps_no_later_month_open(tmp_path):
+    engine = writing(make_database(tmp_path))
+    note(engine, OCTOBER, LOCAL)
+    with engine.begin() as connection:
+        over_us = OCTOBER + GAP_MAX_US
+        assert close_fault(connection, "2026-10", now_us=over_us) != ""
+        assert close_fault(connection, "2026-10", now_us=over_us + 1) == ""

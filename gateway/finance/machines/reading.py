@@ -24,7 +24,12 @@ from gateway.finance.machines.hours import (
     overlap_us,
 )
 from gateway.finance.machines.messages import ENGINE, Hours
-from gateway.finance.machines.recording import Term, newest_terms, terms_within
+from gateway.finance.machines.recording import (
+    GAP_MAX_US,
+    Term,
+    newest_terms,
+    terms_within,
+)
 from gateway.ledger import schema
 from gateway.ledger.columns import STATUS_CODES
 from gateway.ledger.finance_tables import late_entry
@@ -88,14 +93,18 @@ def read_month(connection: sa.Connection, month: str, *, now_us: int) -> MonthOf
         terms=terms,
         stretches=tuple(_stretches(connection, terms, month, (start_us, until_us))),
         uses=_uses(connection, terms, month),
-        gaps=tuple(machine_gaps(connection, end_us)),
+        gaps=tuple(machine_gaps(connection, end_us, now_us=now_us)),
     )
 
 
-def machine_gaps(connection: sa.Connection, end_us: int) -> Iterator[str]:
-    """Machines that are not written down up to an instant although they have not ended."""
+def machine_gaps(connection: sa.Connection, end_us: int, *, now_us: int) -> Iterator[str]:
+    """Machines that are not written down up to an instant although they have not ended.
+
+    One that nobody wrote down for too long will begin anew: there is nothing more to wait for.
+    """
     for term in newest_terms(connection):
-        if not term.is_ended and term.until_us < end_us:
+        is_gone = term.is_ended or now_us - term.until_us > GAP_MAX_US
+        if not is_gone and term.until_us < end_us:
             until = from_microseconds(term.until_us)
             yield f"{term.machine} is written down until {until:%Y-%m-%d %H:%M} UTC only"
 
@@ -105,21 +114,16 @@ def _stretches(
 ) -> Iterator[Stretch]:
     start_us, end_us = within
     sessions = _sessions(connection, {term.machine for term in terms}, start_us, end_us)
-    under_way: dict[str, list[Interval]] = {}
+    under_way: dict[tuple[str, ...], list[Interval]] = {}
     for term in terms:
         pieces = hours_of(max(start_us, term.from_us), min(end_us, term.until_us))
         if term.kind == ENGINE:
             yield from _of_engine(term, pieces, sessions.get(term.machine, []))
             continue
-        if term.machine not in under_way:
-            names = {
-                name
-                for one in terms
-                if one.machine == term.machine
-                for name in one.terms.deployments
-            }
-            under_way[term.machine] = _intervals(connection, names, month)
-        yield from _of_server(term, pieces, under_way[term.machine])
+        served = term.terms.deployments  # a deployment may be moved to another machine
+        if served not in under_way:
+            under_way[served] = _intervals(connection, set(served), month)
+        yield from _of_server(term, pieces, under_way[served])
 
 
 def _of_engine(
@@ -224,8 +228,11 @@ def _intervals(connection: sa.Connection, names: set[str], month: str) -> list[I
 
 def _uses(connection: sa.Connection, terms: Sequence[Term], month: str) -> Uses:
     """Sums of the month by pool, hour and user; late entries of a closed month taken out."""
-    pools = {name: term.pool for term in terms for name in term.terms.deployments}
-    names = _names(connection, pools)
+    hosts: dict[str, list[Term]] = {}
+    for term in terms:
+        for name in term.terms.deployments:
+            hosts.setdefault(name, []).append(term)
+    names = _names(connection, hosts)
     table = schema.rollup_qh
     start_us, end_us = month_bounds_us(month)
     by = (table.c.bucket_us, table.c.team_id, table.c.project_id, table.c.deployment_id)
@@ -267,9 +274,16 @@ def _uses(connection: sa.Connection, terms: Sequence[Term], month: str) -> Uses:
             requests=requests,
             booked_pico_usd=cost,
         )
-        hour = uses.setdefault((pools[user.deployment], bucket_us - bucket_us % HOUR_US), {})
+        pool = _pool_at(hosts[user.deployment], bucket_us)
+        hour = uses.setdefault((pool, bucket_us - bucket_us % HOUR_US), {})
         hour[user] = hour.get(user, Used()) + used
     return uses
+
+
+def _pool_at(hosts: Sequence[Term], bucket_us: int) -> str:
+    """The pool that a deployment belonged to in a quarter of an hour, the first one if it moved."""
+    by_start = sorted(hosts, key=lambda term: (term.from_us, term.term_id))
+    return next((one for one in by_start if bucket_us < one.until_us), by_start[-1]).pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

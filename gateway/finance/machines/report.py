@@ -36,7 +36,14 @@ from gateway.finance.machines.messages import (
 )
 from gateway.finance.machines.reading import MonthOfMachines, read_month
 from gateway.finance.machines.recording import Term
-from gateway.finance.messages import AdjustmentKind, AdjustmentLine, Proposal, Propose
+from gateway.finance.messages import (
+    UNATTRIBUTED,
+    AdjustmentKind,
+    AdjustmentLine,
+    Proposal,
+    Propose,
+)
+from gateway.ledger.dialects import Lock, take
 from gateway.ledger.finance_tables import adjustment_proposal, spend_adjustment
 from pricing.money import TOKENS_PER_MTOK, format_usd
 from pricing.shares import split
@@ -97,6 +104,7 @@ def propose_machines(connection: sa.Connection, order: ProposeMachines, *, now_u
         Refused: The month is not over or not complete, a proposal for it waits, or there is nothing
             to bring about.
     """
+    take(connection, Lock.AUDIT)  # of two who propose at once, the second sees the first's
     month = read_month(connection, order.month, now_us=now_us)
     if now_us < month.end_us:
         raise Refused(f"{order.month} is not over; what its machines cost is not known yet")
@@ -152,7 +160,7 @@ def open_lines(connection: sa.Connection, month: MonthOfMachines) -> tuple[Adjus
     owed: dict[tuple[str, str, str], int] = {}
     for pool in _pools(month).values():
         for share in pool.shares(RateKind.ACTUAL):
-            key = (share.pool, share.team, share.project)
+            key = (share.pool, share.team or UNATTRIBUTED, share.project)
             owed[key] = owed.get(key, 0) + share.actual_pico_usd - share.booked_pico_usd
     for key, amount in _posted(connection, month.month):
         owed[key] = owed.get(key, 0) - amount
