@@ -25,6 +25,7 @@ from gateway.finance.messages import (
     Propose,
 )
 from gateway.ledger.audit import append_audit
+from gateway.ledger.dialects import Lock, take
 from gateway.ledger.finance_tables import adjustment_proposal, spend_adjustment
 from gateway.ledger.periods import closed_through, next_month
 from pricing.money import format_usd
@@ -118,6 +119,7 @@ def decide(connection: sa.Connection, decision: Decide, *, now_us: int) -> Propo
         NotFound: No such proposal.
         Refused: It was decided before, or the proposer tries to approve although others could.
     """
+    take(connection, Lock.AUDIT)  # of two who decide at once, the second sees what the first did
     found = proposal(connection, decision.proposal_id)
     if found.state != PROPOSED:
         raise Refused(

@@ -29,7 +29,7 @@ from gateway.finance.runs import READ, latest_run
 from gateway.finance.sides import load_exposed
 from gateway.ledger import schema
 from gateway.ledger.audit import append_audit
-from gateway.ledger.dialects import is_postgresql
+from gateway.ledger.dialects import Lock, is_postgresql, take
 from gateway.ledger.finance_tables import (
     adjustment_proposal,
     import_batch,
@@ -107,6 +107,7 @@ def close_month(
     Raises:
         Refused: It is closed already, or an item of the checklist is open; all are named.
     """
+    take(connection, Lock.AUDIT)  # nobody who knows the month as open still posts to it
     _lock_events(connection)
     row = _row(connection, order.month)
     if row is not None and (row["state"] == CLOSED or order.step is CloseStep.SOFT):

@@ -25,6 +25,7 @@ from gateway.finance.messages import PICO_USD_MAX
 from gateway.finance.sources.catalog import read_source
 from gateway.finance.sources.rows import MoneyRow, SourceFile
 from gateway.ledger.audit import append_audit
+from gateway.ledger.dialects import Lock, take
 from gateway.ledger.finance_tables import import_batch, invoice, invoice_line, provider_usage
 from pricing.money import PICO_PER_USD, format_usd
 
@@ -101,6 +102,7 @@ def keep_import(
     Raises:
         Refused: Days of it are covered by another file, and `overlap` does not say what to do.
     """
+    take(connection, Lock.AUDIT)  # of two imports of the same days, the second sees the first
     known = same_import(connection, order, parsed)
     if known is not None:
         return _reply(order, parsed, known, is_new=False)

@@ -21,6 +21,7 @@ from gateway.finance.journal_messages import (
 )
 from gateway.finance.messages import UNATTRIBUTED, AdjustmentKind, ListAdjustments
 from gateway.ledger.audit import append_audit
+from gateway.ledger.dialects import Lock, take
 from gateway.ledger.finance_tables import journal_document, period_close
 from gateway.ledger.period_charges import load_charges
 from gateway.ledger.periods import CLOSED, late_in, next_month
@@ -55,6 +56,7 @@ def issue_journal(
         Refused: The month is not closed, or its lines cannot be made; or the books do not hold what
             was closed.
     """
+    take(connection, Lock.AUDIT)  # of two who issue at once, the second gets what the first did
     figures = _closed_figures(connection, order.month)
     issued = _issued(connection, order.month)
     if issued is not None:

@@ -27,6 +27,7 @@ from gateway.finance.matching import DifferenceKind, Found, Sides, compare, toke
 from gateway.finance.messages import UNATTRIBUTED, AdjustmentKind, AdjustmentLine, Propose
 from gateway.finance.sides import load_sides, unreadable_accounts
 from gateway.ledger.audit import append_audit
+from gateway.ledger.dialects import Lock, take
 from gateway.ledger.finance_tables import (
     adjustment_proposal,
     import_batch,
@@ -111,6 +112,7 @@ def keep_run(
     Raises:
         Refused: A file was imported or an adjustment posted since it was prepared.
     """
+    take(connection, Lock.AUDIT)  # nothing is imported or posted from here on
     if prepared.basis != _basis(connection):
         raise Refused("bills or adjustments changed while they were compared; run it again")
     found = prepared.found

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
+from gateway.finance.adjustments import adjustments, decide, propose
 from gateway.finance.bill_messages import ImportFile, Reconcile, SourceKind
 from gateway.finance.close_messages import CloseMonth, CloseStatus, CloseStep, VerifyCloses
 from gateway.finance.desk import FinanceDesk
-from gateway.finance.messages import Decide, ListAdjustments
+from gateway.finance.errors import Refused
+from gateway.finance.machines.messages import NoteMachines, ProposeMachines
+from gateway.finance.machines.recording import note_machines
+from gateway.finance.machines.report import propose_machines
+from gateway.finance.messages import (
+    AdjustmentKind,
+    AdjustmentLine,
+    Decide,
+    ListAdjustments,
+    Propose,
+)
 from gateway.ledger.database import writing_engine
 from gateway.ledger.service import LedgerService
 from tests.gateway.finance_books import attempt, unknown
 from tests.gateway.ledger_samples import FakeClock, open_spool
+from tests.gateway.machine_books import NOVEMBER, OCTOBER, VLLM
 from tests.gateway.test_finance_close import MONTH, NOVEMBER_6, USD, whole_month
 
 pytestmark = pytest.mark.anyio
@@ -84,3 +97,55 @@ async def test_both_databases_close_a_month_with_the_same_digest(tmp_path, postg
             async with engine.begin() as connection:
                 await connection.execute(sa.text(statement))
     await engine.dispose()
+
+
+async def at_once(url: str, act) -> list[object]:
+    """An act of two machines that overlap: the second begins before the first is committed."""
+    engine, other = writing_engine(url), writing_engine(url)
+    second: list[object] = []
+
+    async def follow() -> None:
+        async with other.begin() as connection:
+            try:
+                second.append(await connection.run_sync(act))
+            except Refused as refused:
+                second.append(str(refused))
+
+    async with anyio.create_task_group() as tasks, engine.begin() as connection:
+        first = await connection.run_sync(act)
+        tasks.start_soon(follow)
+        await anyio.sleep(0.1)
+    await engine.dispose()
+    await other.dispose()
+    return [first, *second]
+
+
+async def test_an_adjustment_that_two_approve_at_once_is_posted_once(postgres_ledger_url):
+    engine = writing_engine(postgres_ledger_url)
+    line = AdjustmentLine(amount_pico_usd=5, team="payments")
+    wanted = Propose(
+        actor="ann", period=MONTH, kind=AdjustmentKind.TRUE_UP, reason="bill", lines=(line,)
+    )
+    async with engine.begin() as connection:
+        await connection.run_sync(lambda sync: propose(sync, wanted, now_us=NOVEMBER_6))
+    yes = Decide(actor="ben", proposal_id=1, is_approved=True)
+    _, told = await at_once(postgres_ledger_url, lambda sync: decide(sync, yes, now_us=NOVEMBER_6))
+    assert told == "proposal 1 was posted by ben already"
+    async with engine.begin() as connection:
+        posted = await connection.run_sync(lambda sync: adjustments(sync, ListAdjustments()))
+    assert len(posted) == 1
+    await engine.dispose()
+
+
+async def test_machines_that_two_propose_at_once_are_proposed_once(postgres_ledger_url):
+    engine = writing_engine(postgres_ledger_url)
+    async with engine.begin() as connection:
+        for at_us in (OCTOBER, NOVEMBER):
+            said = NoteMachines(machines=(VLLM,))
+            await connection.run_sync(note_machines, said, now_us=at_us)
+    await engine.dispose()
+    order = ProposeMachines(actor="ann", month=MONTH)
+    _, told = await at_once(
+        postgres_ledger_url, lambda sync: propose_machines(sync, order, now_us=NOVEMBER_6)
+    )
+    assert told == f"proposal 1 for the machines of {MONTH} waits already"
