@@ -84,7 +84,7 @@ def fill_books(connection: sa.Connection, *, replaced_by: int | None = None) -> 
             "meter": meter,
             "tier": "",
             "units": None,
-            "amount": dollars,
+            "amount": f"{dollars} USD",
             "amount_pico_usd": parse_usd(dollars),
             "fx_pico_usd": 0,
             "description": "" if kind == "rounding" else f"line {number}",

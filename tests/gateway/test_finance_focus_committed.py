@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from fractions import Fraction
 
 import pytest
 import sqlalchemy as sa
@@ -11,9 +12,10 @@ from focus_data_toolkit.model.validator import lint_focus_1_4_structure
 
 from gateway.clock import from_microseconds
 from gateway.finance import commitments
+from gateway.finance.bill_messages import ImportFile, SourceKind
 from gateway.finance.close import close_month
 from gateway.finance.commitment_messages import RecordCommitment, WithdrawCommitment
-from gateway.finance.focus.books import open_export
+from gateway.finance.focus.books import Books, open_export
 from gateway.finance.focus.committed import Coverage, contract
 from gateway.finance.focus.files import write_folder
 from gateway.finance.focus.order import (
@@ -25,6 +27,7 @@ from gateway.finance.focus.order import (
     Profile,
     month_of,
 )
+from gateway.finance.imports import keep_import, parse_import
 from gateway.ledger.finance_tables import import_batch, invoice, invoice_line
 from pricing.commitments import CommitmentKind
 from pricing.money import parse_usd
@@ -276,7 +279,7 @@ def fill_invoice(connection: sa.Connection) -> None:
     lines = [
         {
             "id": n, "invoice_id": 1, "line": n, "kind": "usage", "day": f"2026-10-1{n}",
-            "model": "gpt-4o", "meter": "input", "tier": "", "units": None, "amount": "2",
+            "model": "gpt-4o", "meter": "input", "tier": "", "units": None, "amount": "2 EUR",
             "amount_pico_usd": parse_usd("2.5"), "fx_pico_usd": 0, "description": "tokens",
         }
         for n in (7, 8)
@@ -297,6 +300,30 @@ async def test_what_a_vendor_bills_in_euros_has_prices_in_euros(books):
         assert (row["PricingCurrency"], row["x_VendorCurrencyRate"]) == ("EUR", parse_usd("1.25"))
         assert row["PricingCurrencyContractedUnitPrice"] == parse_usd("2")
         assert int(row["PricingCurrencyEffectiveCost"]) * 5 == int(row["EffectiveCost"]) * 4
+
+
+async def test_a_bill_that_was_imported_is_exported_in_each_of_its_currencies(books):
+    content = "d,m,k,a,c\n2026-10-17,gpt-4o,input,2.00000000000000001,EUR\n"
+    content += "2026-10-18,gpt-4o,input,2,EUR\n2026-10-18,gpt-4o,input,1.5,USD\n"
+    order = ImportFile(
+        actor="ann", source=SourceKind.CSV, account="openai", file_name="o.csv",
+        content=content.encode(), rates=RATES.replace("-01,", "-16,"), number="R-11",
+        issued_on="2026-10-18",
+        mapping="columns: {day: d, model: m, meter: k, amount: a, currency: c}",
+    )  # fmt: skip
+    parsed = parse_import(order)
+    with books.begin() as connection:
+        keep_import(connection, order, parsed, now_us=TO_US)
+    rows = rows_of(books, Profile.RECONCILED)
+    billed = [row for row in rows if row["InvoiceId"] == "R-11"]
+    assert column_sum(billed, "BilledCost") == parse_usd("6.5")
+    with books.begin() as connection:
+        source = Books(connection, Profile.RECONCILED, TO_US)
+        found = source.allocations(FROM_US, TO_US)
+    assert [(one.currency, one.amount_pico_usd, one.rate) for one in found] == [
+        ("EUR", parse_usd("5"), 5 / Fraction("4.00000000000000001")),
+        ("USD", parse_usd("1.5"), 1),
+    ]
 
 
 async def test_money_back_is_a_row_that_takes_nothing_from_usage(books):

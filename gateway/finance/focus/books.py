@@ -51,7 +51,7 @@ from gateway.ledger.finance_tables import (
 )
 from gateway.ledger.periods import CLOSED, month_bounds_us, month_of, next_month
 from pricing.commitments import Draws
-from pricing.money import format_usd, parse_usd
+from pricing.money import PICO_PER_USD
 
 _USAGE = "usage"
 _CREDIT, _TAX = "credit", "tax"
@@ -77,7 +77,7 @@ class _Line(NamedTuple):
     number: str
     issued_on: str
     taken_us: int
-    amount: str
+    amount: Fraction
     currency: str
 
     @property
@@ -93,9 +93,16 @@ class _Line(NamedTuple):
     @property
     def rate(self) -> Fraction:
         """Dollars per unit of its currency; 1 where nothing tells."""
-        in_currency = parse_usd(self.amount)
-        rate = Fraction(self.amount_pico_usd, in_currency) if in_currency else Fraction(1)
+        dollars = Fraction(self.amount_pico_usd, PICO_PER_USD)
+        rate = dollars / self.amount if self.amount else Fraction(1)
         return rate if rate > 0 else Fraction(1)
+
+    def plus(self, other: _Line) -> _Line:
+        """This line, with the amounts of another one in the same currency."""
+        return self._replace(
+            amount_pico_usd=self.amount_pico_usd + other.amount_pico_usd,
+            amount=self.amount + other.amount,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +241,10 @@ class Books:
         found: dict[tuple[object, ...], _Line] = {}
         for line in self._each_line(month):
             is_usage = line.kind == _USAGE
-            key = (line.invoice_id, line.model, line.meter) if is_usage else (line.line_id,)
+            place = (line.invoice_id, line.model, line.meter, line.currency)
+            key = place if is_usage else (line.line_id,)
             known = found.get(key)
-            amount = line.amount_pico_usd + (0 if known is None else known.amount_pico_usd)
-            told = line.amount
-            if known is not None:
-                told = format_usd(parse_usd(known.amount) + parse_usd(line.amount))
-            one = line if known is None else known
-            found[key] = one._replace(amount_pico_usd=amount, amount=told)
+            found[key] = line if known is None else known.plus(line)
         return list(found.values())
 
     def _each_line(self, month: str) -> Iterator[_Line]:
@@ -251,7 +254,7 @@ class Books:
             .order_by(invoice_line.c.id)
         )
         for row in self.connection.execute(statement).all():
-            yield _Line(*cast("Sequence[int | str]", row))  # pyright: ignore[reportArgumentType]
+            yield _line_of(cast("Sequence[int | str]", row))
 
     def _numbers(self, month: str) -> Mapping[int, tuple[str, str]]:
         """Number and detail of the invoice lines behind a month's adjustments, by the line's id."""
@@ -259,7 +262,7 @@ class Books:
         behind = sa.select(posted.c.invoice_line_id).where(posted.c.period == month)
         statement = _select_lines().where(invoice_line.c.id.in_(behind))
         rows = self.connection.execute(statement).all()
-        lines = [_Line(*cast("Sequence[int | str]", row)) for row in rows]  # pyright: ignore[reportArgumentType]
+        lines = [_line_of(cast("Sequence[int | str]", row)) for row in rows]
         return {line.line_id: (line.number, line.detail_id) for line in lines}
 
 
@@ -310,13 +313,19 @@ def _select_lines() -> sa.Select[tuple[object]]:
         bill.c.issued_on,
         batch.c.at_us,
         line.c.amount,
-        bill.c.currency,
     ]
     joined = line.join(bill, bill.c.id == line.c.invoice_id).join(
         batch, batch.c.id == bill.c.batch_id
     )
     chosen = cast("sa.Select[tuple[object]]", sa.select(*columns))
     return chosen.select_from(joined).where(batch.c.state == "ok", batch.c.replaced_by.is_(None))
+
+
+def _line_of(row: Sequence[int | str]) -> _Line:
+    """A row of `_select_lines`; what the vendor says is kept as `12.5 EUR`."""
+    *values, said = row
+    amount, _, currency = str(said).partition(" ")
+    return _Line(*values, Fraction(amount), currency)  # pyright: ignore[reportArgumentType]
 
 
 def _months(from_us: int, to_us: int) -> list[str]:
