@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
-from gateway.cli.spend_reconcile import rates_text
+from gateway.cli.spend_reconcile import rates_path, rates_text
 from gateway.finance.commitment_messages import (
     CommitmentStanding,
     ListCommitments,
@@ -91,7 +91,7 @@ def record(
         "is_correction": correct,
         "reason": reason,
         "rates": rates_text(loaded),
-        "rates_name": str(loaded.settings.finance.rates_file or "finance.rates_file"),
+        "rates_name": str(rates_path(loaded) or "finance.rates_file"),
     }
     try:
         order = msgspec.convert({"type": "record_commitment", **values}, RecordCommitment)

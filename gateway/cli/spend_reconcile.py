@@ -98,7 +98,7 @@ def import_file(
         number=number,
         overlap=overlap,
         rates=rates_text(loaded),
-        rates_name=str(loaded.settings.finance.rates_file or ""),
+        rates_name=str(rates_path(loaded) or ""),
     )
     reply = ask(loaded, order, ImportReply)
     if as_json:
@@ -265,8 +265,14 @@ def rates_text(loaded: LoadedConfig) -> str | None:
     Raises:
         CliFault: It cannot be read.
     """
+    path = rates_path(loaded)
+    return None if path is None else _content(path).decode("utf-8-sig", "replace")
+
+
+def rates_path(loaded: LoadedConfig) -> Path | None:
+    """The configured rates file, wherever the command runs; None without one."""
     name = loaded.settings.finance.rates_file
-    return None if name is None else _content(Path(name)).decode("utf-8-sig", "replace")
+    return None if name is None else loaded.resolve(name)
 
 
 def _decide(proposal_id: int, config: Path | None, *, is_approved: bool, as_json: bool) -> None:

@@ -39,6 +39,7 @@ from gateway.dashboard.users_pages import UsersPages
 from gateway.dashboard.worth_pages import WorthPages
 from gateway.errors import LedgerUnavailable
 from gateway.finance.requests import FinanceRequest
+from gateway.finance.spend_question import Reporting
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport
 from gateway.oidc.flow import OidcFlow, make_flow
 from gateway.settings.finance import FinanceSettings
@@ -207,7 +208,7 @@ def make_dashboard(
     people: PeopleCalls,
     login: LoginSettings,
     calendar: Calendar,
-    finance: FinanceSettings,
+    reporting: Reporting,
     desk: Desk,
     oidc_secret: str,
     teams: Callable[[], Collection[str]],
@@ -224,7 +225,7 @@ def make_dashboard(
         people: The ledger, about people.
         login: The operator's settings.
         calendar: How finance counts days.
-        finance: How finance is kept.
+        reporting: How finance is kept, and where its files are.
         desk: What the API does for people.
         oidc_secret: The client secret at the identity provider, empty for none.
         teams: Names of the configured teams of the moment.
@@ -256,13 +257,14 @@ def make_dashboard(
             Bench(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
             key_name=lambda key_id: _key_name(directory(), key_id),
             teams=teams,
-            finance=finance,
+            finance=reporting.finance,
         ),
         books=Books(
             calls=ledger,
             shell=shell,
             clock=clock,
-            settings=finance,
+            settings=reporting.finance,
+            rates_file=reporting.rates_path,
             providers=providers,
             teams=teams,
         ),

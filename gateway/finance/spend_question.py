@@ -85,6 +85,12 @@ class Reporting:
             cost_centres=tuple(CostCentre(*one) for one in cost_centres(settings)),
         )
 
+    @property
+    def rates_path(self) -> Path | None:
+        """The file of exchange rates, wherever the process runs; None without one."""
+        name = self.finance.rates_file
+        return None if name is None else (self.base_dir / Path(name).expanduser()).absolute()
+
     def load_rates(self, currency: str) -> FxRates:
         """The exchange rates.
 
@@ -92,12 +98,13 @@ class Reporting:
             BadQuery: There is no file of them.
             UnreadableSource: It cannot be read.
         """
-        if self.finance.rates_file is None:
+        path = self.rates_path
+        if path is None:
             raise BadQuery(
                 f"amounts in {currency} need exchange rates; name a file in finance.rates_file",
                 param="currency",
             )
-        return load_rates(self.base_dir / self.finance.rates_file)
+        return load_rates(path)
 
 
 def spend_query(words: SpendWords, reporting: Reporting, *, now_us: int) -> SpendQuery:

@@ -92,7 +92,7 @@ class CommitmentApi:
             raise errors.InvalidField(
                 f"no provider {body.provider!r}; there are: {names}", param="provider"
             )
-        rates_file = self._service.finance.rates_file
+        rates_file = self._service.reporting.rates_path
         order = RecordCommitment(
             actor=asking.actor,
             name=body.name,
@@ -109,7 +109,7 @@ class CommitmentApi:
             rates=None
             if rates_file is None
             else await anyio.to_thread.run_sync(read_text, rates_file),
-            rates_name=rates_file or "finance.rates_file",
+            rates_name="finance.rates_file" if rates_file is None else str(rates_file),
         )
         return object_of(await self._calls.finance(order))
 

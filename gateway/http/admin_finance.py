@@ -233,7 +233,7 @@ class FinanceApi:
             raise errors.InvalidField(
                 f"no provider {body.account!r}; there are: {names}", param="account"
             )
-        rates_file = self._service.finance.rates_file
+        rates_file = self._service.reporting.rates_path
         order = ImportFile(
             actor=asking.actor,
             source=body.source,
@@ -247,7 +247,7 @@ class FinanceApi:
             rates=None
             if rates_file is None
             else await anyio.to_thread.run_sync(read_text, rates_file),
-            rates_name=rates_file or "",
+            rates_name="" if rates_file is None else str(rates_file),
         )
         return object_of(await self._calls.finance(order))
 
@@ -422,10 +422,10 @@ def _line(line: LineBody) -> AdjustmentLine:
     )
 
 
-def read_text(name: str) -> str:
+def read_text(name: FilePath) -> str:
     """The rates file as text; what is wrong with it is told when it is parsed."""
     try:
-        return FilePath(name).read_text(encoding="utf-8-sig", errors="replace")
+        return name.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise errors.InvalidField(
             f"finance.rates_file {name}: {error.strerror}", param="finance.rates_file"

@@ -90,7 +90,7 @@ def make_pages(
         people=people,
         login=service.login,
         calendar=_calendar(service),
-        finance=service.finance,
+        reporting=service.reporting,
         desk=PageDesk(admin=admin_api, budget_api=budget_api),
         oidc_secret=service.oidc_secret,
         teams=lambda: service.admission.teams,

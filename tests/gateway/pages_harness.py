@@ -130,7 +130,11 @@ class Pages:
 
 @asynccontextmanager
 async def running_pages(
-    folder: Path, *, upstream: str = "http://127.0.0.1:9", login: LoginSettings | None = None
+    folder: Path,
+    *,
+    upstream: str = "http://127.0.0.1:9",
+    login: LoginSettings | None = None,
+    more: str = "",
 ) -> AsyncIterator[Pages]:
     """Run everything until the context is left."""
     time = FakeClock()
@@ -140,7 +144,7 @@ async def running_pages(
         "PAYMENTS_KEY": PAYMENTS_KEY,
         "SEARCH_KEY": SEARCH_KEY,
     }
-    config = load_text(CONFIG.format(upstream=upstream), environ=environ, base_dir=folder)
+    config = load_text(CONFIG.format(upstream=upstream) + more, environ=environ, base_dir=folder)
     credentials = load_credentials(config, environ)
     health = HealthBoard(monotonic_s=time.clock.monotonic_s)
     providers = set_up_providers(config, environ=environ, links=engine_links(config))

@@ -173,3 +173,15 @@ USAGE = {
 @pytest.mark.parametrize("arguments", USAGE.values(), ids=USAGE.keys())
 async def test_wrong_usage_exits_with_2(command, arguments):
     assert command(*arguments)[0] == 2
+
+
+async def test_rates_are_read_beside_the_configuration_wherever_a_command_runs(
+    command, monkeypatch
+) -> None:
+    (command.folder / "elsewhere").mkdir()
+    monkeypatch.chdir(command.folder / "elsewhere")
+    days = ("--from", "2026-10-30", "--to", "2026-12-31")
+    deal = ("--kind", "credit", "--provider", "openai", "--amount", "3", "--currency", "EUR")
+    code, out, err = command("commitments", "record", "d", *deal, *days)
+    assert (code, err) == (0, "")
+    assert "6 USD" in out

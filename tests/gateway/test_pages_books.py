@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64encode
 
 import pytest
 
@@ -138,6 +139,33 @@ async def test_a_bill_is_taken_once_compared_and_corrected_by_two_people(tmp_pat
             again = await fields(amir, path.rpartition("/")[0] + "/new")
             refused = await send(amir, path, {**again, "do": "reject", "reason": "x"})
             assert "was posted by" in refused.text
+
+
+async def test_rates_are_read_beside_the_configuration_wherever_the_gateway_runs(
+    tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "rates.csv").write_text("day,base,quote,rate,source\n2026-10-17,EUR,USD,2,ECB\n")
+    more = "finance: {rates_file: rates.csv}\n"
+    mapping = "{columns: {day: d, amount: a}, currency: EUR}"
+    content = b"d,a\n2026-10-17,3\n"
+    async with running_pages(tmp_path, more=more) as pages:
+        await make(pages, "carla", "finance_admin")
+        async with logged_in(pages, "carla") as client:
+            form = await fields(client, "/ui/imports") | {"source": "csv", "account": "up"}
+            files = {"file": ("b.csv", content), "mapping_file": ("m.yaml", mapping.encode())}
+            page = await send(client, "/ui/imports", form, files=files)
+            assert "exactly 6" in page.text
+        async with pages.admin() as client:
+            bill = {"source": "csv", "account": "up", "file_name": "b.csv", "mapping": mapping,
+                    "content_base64": b64encode(content).decode()}  # fmt: skip
+            deal = {"name": "d", "kind": "credit", "provider": "up", "amount": "3",
+                    "currency": "EUR", "first_day": "2026-10-17", "last_day": "2026-12-31"}  # fmt: skip
+            for path, body in (("imports", bill), ("commitments", deal)):
+                answer = await client.post(f"/admin/v1/finance/{path}", json=body)
+                assert answer.status_code < 300, answer.text
+                assert "6" in answer.text
 
 
 async def test_a_form_without_the_pages_token_or_from_elsewhere_does_nothing(shared) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import urlencode
 
@@ -105,6 +106,7 @@ class Books:
         shell: What all pages share.
         clock: Time.
         settings: How finance is kept.
+        rates_file: Exchange rates, None for none.
         providers: Names of the configured providers at this moment.
         teams: Names of the configured teams at this moment.
     """
@@ -113,6 +115,7 @@ class Books:
     shell: Shell
     clock: Clock
     settings: FinanceSettings
+    rates_file: Path | None
     providers: Callable[[], Collection[str]]
     teams: Callable[[], Collection[str]]
 

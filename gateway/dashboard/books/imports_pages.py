@@ -173,8 +173,8 @@ class ImportPages:
             except FieldFaults as error:
                 faults |= error.faults
         rates = None
-        if self.books.settings.rates_file is not None:
-            rates = await anyio.to_thread.run_sync(_read_text, self.books.settings.rates_file)
+        if self.books.rates_file is not None:
+            rates = await anyio.to_thread.run_sync(_read_text, self.books.rates_file)
         return ImportFile(
             actor=self.books.actor(request),
             source=SourceKind(source) if source in SOURCES else SourceKind.CSV,
@@ -186,7 +186,7 @@ class ImportPages:
             number=number[:_NUMBER_CHARACTERS_MAX],
             overlap=_OVERLAPS.get(fields.get("overlap", ""), Overlap.REFUSE),
             rates=rates,
-            rates_name=str(self.books.settings.rates_file or ""),
+            rates_name=str(self.books.rates_file or ""),
         )
 
     def _preview(
@@ -252,13 +252,13 @@ def _is_day(text: str) -> bool:
         return False
 
 
-def _read_text(name: str | Path) -> str:
+def _read_text(path: Path) -> str:
     """The rates file as text; what is wrong with it is told when it is parsed.
 
     Raises:
         FieldFaults: It cannot be read.
     """
     try:
-        return Path(name).read_text(encoding="utf-8-sig", errors="replace")
+        return path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise FieldFaults({"": _RATES_AWAY.format(error.strerror)}) from error

@@ -325,7 +325,7 @@ def _line_of(row: Sequence[int | str]) -> _Line:
     """A row of `_select_lines`; what the vendor says is kept as `12.5 EUR`."""
     *values, said = row
     amount, _, currency = str(said).partition(" ")
-    return _Line(*values, Fraction(amount), currency)  # pyright: ignore[reportArgumentType]
+    return _Line._make((*values, Fraction(amount), currency))
 
 
 def _months(from_us: int, to_us: int) -> list[str]:
