@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
+import anyio
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -141,6 +142,20 @@ def writing_engine(database_url: str, *, busy_s: float = BUSY_S) -> AsyncEngine:
     engine = create_async_engine(url, pool_size=1, max_overflow=0)
     prepare(engine.sync_engine, begin="BEGIN IMMEDIATE")
     return engine
+
+
+async def write(engine: AsyncEngine, run: Callable[[sa.Connection], T]) -> T:
+    """Run a function in one transaction, which is ended also when whoever waits is cancelled.
+
+    A driver that is cancelled in the middle of one breaks its connection off: whether a commit was
+    carried out is unknown then, a lock may stay for a while, and the connection, the only one, has
+    to be made anew by whoever comes next. The waits inside are bounded, and a function is short.
+    """
+    results: list[T] = []
+    with anyio.CancelScope(shield=True):
+        async with engine.begin() as connection:
+            results.append(await connection.run_sync(run))
+    return results[0]
 
 
 def blocking_twin(engine: AsyncEngine) -> Blocking:

@@ -17,7 +17,7 @@ from gateway.clock import Clock
 from gateway.ledger import budget_leases, budget_pool, facts, lease_answers, node
 from gateway.ledger.budget_deltas import Bucket
 from gateway.ledger.budget_pool import Claim, Filling
-from gateway.ledger.database import is_postgresql, writing_engine
+from gateway.ledger.database import is_postgresql, write, writing_engine
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.faults import explaining
 from gateway.ledger.lease_answers import Part
@@ -206,11 +206,8 @@ class LeaseDesk:
                 )
             return found
 
-        claimed: dict[bytes, Lease] = {}
-        with explaining(), anyio.CancelScope(shield=True):
-            async with self._claimer.begin() as connection:
-                claimed = await connection.run_sync(run)
-        return claimed
+        with explaining():
+            return await write(self._claimer, run)
 
     async def _identify(self) -> str:
         """A name of this database, for keys in Redis."""
@@ -225,9 +222,7 @@ class LeaseDesk:
             if not (self._is_shared or self._has_answered):
                 continue
             try:
-                # A transaction that has begun is ended, also when this is: its waits are bounded.
-                with anyio.CancelScope(shield=True):
-                    await self.sweep()
+                await self.sweep()
             except LedgerError as error:
                 _log.warning("unclaimed slabs of budgets wait for the next sweep: %s", error)
 

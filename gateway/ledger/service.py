@@ -32,7 +32,7 @@ from gateway.clock import Clock, uuid7_maker
 from gateway.ledger import attempts, budgets, expired_leases, keys, migrate, partitions, rebuild
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
-from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, writing_engine
+from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, write, writing_engine
 from gateway.ledger.errors import DatabaseUnavailable, LedgerError
 from gateway.ledger.faults import explaining
 from gateway.ledger.lease_desk import LeaseDesk
@@ -423,8 +423,8 @@ class LedgerService:
     async def _write(self, run: Callable[[sa.Connection], T]) -> T:
         with explaining():
             # Between two rounds of the loader, which would hold the database's lock.
-            async with self._loader.turn, self._writer.begin() as connection:
-                return await connection.run_sync(run)
+            async with self._loader.turn:
+                return await write(self._writer, run)
 
     async def _read(self, run: Callable[[sa.Connection, *Ts], T], *arguments: *Ts) -> T:
         with explaining():
