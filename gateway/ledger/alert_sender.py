@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 POLL_S = 1.0
-_BATCH = 16
+_LOOK_MAX = 16
+"""So many are posted before the next look."""
 
 Transaction = Callable[[Callable[[sa.Connection], object]], Awaitable[object]]
 
@@ -65,7 +66,11 @@ class AlertSender:
             await anyio.sleep(self._poll_s)
 
     async def send_due(self) -> int:
-        """Post what is due now; how many alerts that were."""
+        """Post what is due now, one after the other; how many alerts that were.
+
+        Each is taken when its turn comes: a slow webhook would let the time run out for which those
+        behind it are taken, and another machine would post them, too.
+        """
         # A transaction that has begun is finished: a driver that is cancelled in the middle of one
         # may keep its connection.
         is_any_due: object = False
@@ -77,14 +82,15 @@ class AlertSender:
 
         def claim(connection: sa.Connection) -> None:
             now_us = self._clock.wall_us()
-            claimed.extend(budget_alerts.claim_due(connection, now_us=now_us, count=_BATCH))
+            claimed.extend(budget_alerts.claim_due(connection, now_us=now_us, count=1))
 
-        with anyio.CancelScope(shield=True):
-            await self._write(claim)
         timeout = aiohttp.ClientTimeout(total=POST_S)
         async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as session:
-            for delivery in claimed:
-                await self._send(session, delivery)
+            for count in range(_LOOK_MAX):
+                await self._write(claim)
+                if len(claimed) == count:
+                    return count
+                await self._send(session, claimed[-1])
         return len(claimed)
 
     def _are_due(self, connection: sa.Connection) -> bool:
@@ -107,8 +113,7 @@ class AlertSender:
             now_us = self._clock.wall_us()
             budget_alerts.note_posted(connection, delivery, failure, now_us=now_us)
 
-        with anyio.CancelScope(shield=True):
-            await self._write(note)
+        await self._write(note)
 
     async def _post(
         self, session: aiohttp.ClientSession, webhook: AlertWebhook, delivery: Delivery

@@ -15,7 +15,7 @@ from jinja2 import Environment
 
 from gateway.clock import Clock
 from gateway.dashboard.templating import make_templates
-from gateway.finance.errors import Refused
+from gateway.finance.errors import FinanceError
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.signed_post import POST_S, post_signed
 from gateway.notices import outbox, statements
@@ -35,7 +35,10 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 POLL_S = 30.0
-_BATCH = 16
+_LOOK_MAX = 16
+"""So many parcels are sent before the next look."""
+MAIL_S = 120.0
+"""A server that has not taken a message in this time is tried again later."""
 _NOT_HERE = "is not configured on this machine"
 
 
@@ -77,6 +80,7 @@ class NoticeSender:
     def declare(self, declared: NoticeDeclarations) -> None:
         """Go by another configuration from now on."""
         self._declared = declared
+        self._made.clear()  # a schedule may have other teams now
         if declared.schedules or declared.anomalies is not None:
             self._told.set()
         elif self._told.is_set():
@@ -93,7 +97,7 @@ class NoticeSender:
                 await self._told.wait()
                 try:
                     await self.look()
-                except (LedgerError, Refused) as error:
+                except (LedgerError, FinanceError) as error:
                     _log.warning("notices wait: %s", error)
                 await anyio.sleep(self._poll_s)
 
@@ -160,30 +164,40 @@ class NoticeSender:
         return await self._ledger.write_apart(keep) if wanted else 0
 
     async def send_due(self) -> int:
-        """Send what is due now; how many parcels that were."""
-        now_us = self._clock.wall_us()
-        if not await self._ledger.read_apart(
-            lambda connection: outbox.are_due(connection, now_us=now_us)
-        ):
-            return 0
-        parcels = await self._ledger.write_apart(
-            lambda connection: outbox.claim(connection, now_us=now_us, count=_BATCH)
-        )
-        for parcel in parcels:
-            failure = await self._send(parcel)
-            if failure:
-                _log.warning(
-                    "notice %d was not taken by %s: %s",
-                    parcel.notice.notice_id,
-                    parcel.recipient,
-                    failure,
-                )
-            await self._ledger.write_apart(
-                lambda connection, parcel=parcel, failure=failure: outbox.note(
-                    connection, parcel, failure, now_us=self._clock.wall_us()
-                )
+        """Send what is due now, one after the other; how many parcels that were.
+
+        Each is taken when its turn comes: a slow server would let the time run out for which those
+        behind it are taken, and another machine would send them, too.
+        """
+        for count in range(_LOOK_MAX):
+            now_us = self._clock.wall_us()
+            if not await self._ledger.read_apart(
+                lambda connection, now_us=now_us: outbox.are_due(connection, now_us=now_us)
+            ):
+                return count
+            parcels = await self._ledger.write_apart(
+                lambda connection, now_us=now_us: outbox.claim(connection, now_us=now_us, count=1)
             )
-        return len(parcels)
+            if not parcels:
+                return count  # another machine was faster
+            await self._deliver(parcels[0])
+        return _LOOK_MAX
+
+    async def _deliver(self, parcel: Parcel) -> None:
+        """Send one parcel, and write down how that went."""
+        failure = await self._send(parcel)
+        if failure:
+            _log.warning(
+                "notice %d was not taken by %s: %s",
+                parcel.notice.notice_id,
+                parcel.recipient,
+                failure,
+            )
+        await self._ledger.write_apart(
+            lambda connection: outbox.note(
+                connection, parcel, failure, now_us=self._clock.wall_us()
+            )
+        )
 
     async def _send(self, parcel: Parcel) -> str:
         """Send one parcel; why it was not taken, empty when it was."""
@@ -195,8 +209,15 @@ class NoticeSender:
         server = self._declared.mail
         if server is None:
             return f"finance.mail {_NOT_HERE}"
-        message = make_message(parcel.notice, sender=server.sender, recipient=address)
-        return await anyio.to_thread.run_sync(send_mail, server, message, abandon_on_cancel=True)
+        try:
+            message = make_message(parcel.notice, sender=server.sender, recipient=address)
+        except ValueError as error:
+            return f"it makes no message: {error}"
+        with anyio.move_on_after(MAIL_S):
+            return await anyio.to_thread.run_sync(
+                send_mail, server, message, abandon_on_cancel=True
+            )
+        return f"it was not taken within {MAIL_S:g} s"
 
     async def _post(self, parcel: Parcel, name: str) -> str:
         webhook = next((one for one in self._declared.webhooks if one.name == name), None)

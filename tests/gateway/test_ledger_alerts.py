@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -33,6 +33,7 @@ class Receiver:
 
     port: int = 0
     status: int = 204
+    on_take: Callable[[], None] = lambda: None
     got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
 
     def webhook(self, name: str = "finance") -> AlertWebhook:
@@ -41,6 +42,7 @@ class Receiver:
     async def take(self, request: web.Request) -> web.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.got.append((headers, await request.read()))
+        self.on_take()
         return web.Response(status=self.status, headers={"location": "/elsewhere"})
 
 
@@ -275,3 +277,26 @@ async def test_an_outage_of_the_database_only_delays_alerts(clock):
             while len(looks) < 3:
                 await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()
+
+
+async def test_alerts_behind_a_slow_webhook_are_posted_by_one_machine(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr("gateway.ledger.alert_sender._LOOK_MAX", 2)
+    async with receiving() as receiver, spending(tmp_path, clock, receiver) as (service, spend):
+        await spend(10)
+        other = AlertSender(service._read, service._write, clock=clock.clock)
+        other.set_webhooks((receiver.webhook(),))
+        # The second answer comes later than a claim lasts.
+        receiver.on_take = lambda: clock.pass_s(40 if len(receiver.got) <= 2 else 0)
+        post = service._alerts._post
+
+        async def post_and_look(session, webhook, delivery):
+            failure = await post(session, webhook, delivery)
+            if len(receiver.got) == 2:
+                await other.send_due()
+            return failure
+
+        service._alerts._post = post_and_look
+        while await service._alerts.send_due():
+            pass
+        ids = [headers["x-fareway-alert-id"] for headers, _ in receiver.got]
+        assert sorted(ids) == ["alert-1", "alert-2", "alert-3"]
