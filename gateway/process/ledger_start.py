@@ -16,7 +16,7 @@ from typing import TypeVar
 import anyio
 
 from gateway.auth.directory import KeyRecord
-from gateway.channel import RemoteError
+from gateway.channel import ChannelError, RemoteError
 from gateway.clock import from_microseconds
 from gateway.process.budget_board import REFUSALS, BudgetBoard
 from gateway.process.child import Child
@@ -36,6 +36,7 @@ PATIENCE_S = 3.0
 """How long a start waits for a database that does not answer: it may be starting, too."""
 BUDGETS_WAIT_S = 15.0
 KEEP_S = 600.0
+CONFIRM_S = 30.0
 RETRY_S = 0.1
 RETRY_S_MAX = 2.0
 TOLD_EVERY_S = 60.0
@@ -153,11 +154,28 @@ class LedgerStarter:
             self.file.save(self.board.keys, rules)
 
     async def keep(self, ledger: Keeper) -> None:
-        """Say again and again, while the database answers, that what is kept still holds."""
+        """Ask the database again and again, so that what is kept is known to hold still."""
         while True:
             await anyio.sleep(KEEP_S)
-            if ledger.ready.is_set():
-                self.remember()
+            if ledger.child is not None:
+                await self.confirm(ledger.child)
+
+    async def confirm(self, child: Child) -> None:
+        """Take keys and budgets as the database tells them now, and keep them as of now.
+
+        Where it does not answer, what is kept gets older: a later start has to know.
+        """
+        try:
+            await self.board.refresh(
+                lambda: child.channel.call(
+                    "load_keys", None, result_type=list[KeyRecord], timeout_s=CONFIRM_S
+                )
+            )
+            await self.budgets.catch_up()
+        except ChannelError as error:
+            logger.warning("what the database told last is not confirmed: %s", error)
+        else:
+            self.remember()
 
     async def _go_without(self, file: LastKnownFile) -> None:
         known = file.load()

@@ -105,6 +105,7 @@ class _Keeper:
     def __init__(self) -> None:
         self.ready = anyio.Event()
         self.fault = ""
+        self.child = None
 
 
 def starter(folder, time: FakeClock, *, has_file: bool = True) -> LedgerStarter:
@@ -167,12 +168,12 @@ class _Child:
 
     def __init__(self, *errors: RemoteError) -> None:
         self.channel = self
-        self._errors = list(errors)
+        self.errors = list(errors)
 
     async def call(self, name: str, *_: object, **__: object) -> object:
-        if self._errors:
-            raise self._errors.pop(0)
-        return KEYS if name == "start" else RULES
+        if self.errors:
+            raise self.errors.pop(0)
+        return KEYS if name in ("start", "load_keys") else RULES
 
 
 @pytest.mark.anyio
@@ -185,6 +186,47 @@ async def test_a_database_that_comes_is_waited_for_in_the_process_that_is_there(
     known = made.file.load()
     assert known is not None
     assert (known.keys, known.budgets) == (KEYS, RULES)
+
+
+@pytest.mark.anyio
+async def test_what_is_kept_gets_older_while_the_database_does_not_answer(tmp_path):
+    time = FakeClock()
+    made = starter(tmp_path, time)
+    child = _Child()
+
+    async def ready():
+        return child
+
+    made.budgets.ledger = ready
+    await made.set_up(child)
+    time.pass_s(FRESH_S - 1)
+    child.errors.append(RemoteError(DATABASE_UNAVAILABLE, "gone"))
+    await made.confirm(child)
+    time.pass_s(1)
+    assert made.file.load() is None
+    await made.confirm(child)
+    assert made.file.load() is not None
+
+
+@pytest.mark.anyio
+async def test_the_database_is_asked_from_time_to_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.process.ledger_start.KEEP_S", 0.001)
+    made = starter(tmp_path, FakeClock())
+    keeper, child = _Keeper(), _Child()
+    asked = anyio.Event()
+
+    async def ready():
+        asked.set()
+        return child
+
+    made.budgets.ledger = ready
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.keep, keeper)
+        await anyio.sleep(0.01)
+        keeper.child = child
+        with anyio.fail_after(5):
+            await asked.wait()
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.anyio
