@@ -15,8 +15,7 @@ GatewayError
     HeadersTooLarge        request line and headers are over 64 KiB
     PromptOverLimit          longer than a limit of tokens per minute ever allows at once
     BodyTooLarge, UnsupportedMediaType, MethodNotAllowed, RouteNotFound, ModelNotFound, KeyNotFound,
-    BudgetNotFound
-    PersonNotFound
+    BudgetNotFound, PersonNotFound, ReservationNotFound
   AccessFault                the key must change
     InvalidApiKey, ModelNotAllowed, PrivacyDenied, AdminRequired, RoleRequired,
     ForeignCall
@@ -153,6 +152,10 @@ class BudgetConflict(CallerFault):
 
 class BudgetNotFound(CallerFault):
     """No budget of that name."""
+
+
+class ReservationNotFound(CallerFault):
+    """Nothing that is reserved for a worker of that name has expired."""
 
 
 class FinanceConflict(CallerFault):

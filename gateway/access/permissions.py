@@ -39,6 +39,10 @@ class Action(StrEnum):
     READ_STATUS = "read_status"
     READ_BUDGETS = "read_budgets"
     CHANGE_BUDGETS = "change_budgets"
+    READ_EXPIRED = "read_expired"
+    """What is reserved for workers that are gone; each may hold parts of every team's budgets."""
+    WRITE_OFF = "write_off"
+    """Letting go of it."""
     READ_FINANCE = "read_finance"
     """Exports, reconciliations, adjustments, the state of a month."""
     CHANGE_FINANCE = "change_finance"
@@ -79,6 +83,8 @@ PERMISSIONS: Final[Mapping[Action, Mapping[Role, Reach]]] = {
     Action.READ_STATUS: _all(_R.PLATFORM_ADMIN, _R.AUDITOR),
     Action.READ_BUDGETS: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR) | _OF_TEAMS,
     Action.CHANGE_BUDGETS: _all(_R.PLATFORM_ADMIN, _R.FINANCE_ADMIN) | {_R.TEAM_OWNER: Reach.TEAMS},
+    Action.READ_EXPIRED: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR),
+    Action.WRITE_OFF: _all(_R.PLATFORM_ADMIN, _R.FINANCE_ADMIN),
     Action.READ_FINANCE: _all(*_FINANCE, _R.AUDITOR),
     Action.CHANGE_FINANCE: _all(_R.FINANCE_ADMIN),
     Action.READ_MACHINES: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR)
@@ -151,6 +157,8 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/admin/v1/keys/{key_id}/rotation"): Action.CHANGE_KEYS,
     ("GET", "/admin/v1/teams"): Action.READ_TEAMS,
     ("GET", "/admin/v1/budgets"): Action.READ_BUDGETS,
+    ("GET", "/admin/v1/budgets/expired"): Action.READ_EXPIRED,
+    ("POST", "/admin/v1/budgets/write-off"): Action.WRITE_OFF,
     ("PUT", "/admin/v1/budgets/{name:path}"): Action.CHANGE_BUDGETS,
     ("DELETE", "/admin/v1/budgets/{name:path}"): Action.CHANGE_BUDGETS,
     ("GET", "/admin/v1/spend"): Action.READ_SPEND,

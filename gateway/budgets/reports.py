@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.budgets.messages import BudgetReport, BudgetRule, BudgetState, BudgetWindow
+from gateway.budgets.messages import (
+    BudgetReport,
+    BudgetRule,
+    BudgetState,
+    BudgetWindow,
+    ExpiredLeases,
+)
 from gateway.clock import from_microseconds
 from pricing.money import format_usd
 
@@ -41,6 +47,20 @@ def budget_document(report: BudgetReport) -> dict[str, object]:
                 (f"{what}_pico_usd", amount),
             )
         },
+    }
+
+
+def expired_document(one: ExpiredLeases) -> dict[str, object]:
+    """What is reserved for a worker that was not heard of for long."""
+    return {
+        "budget": one.budget,
+        "window_start": from_microseconds(one.window_start_us).isoformat(),
+        "worker": one.directory,
+        "session": one.session.hex(),
+        "leases": one.leases,
+        "amount_usd": format_usd(one.amount_pico_usd),
+        "amount_pico_usd": one.amount_pico_usd,
+        "heard_of_at": from_microseconds(one.renewed_at_us).isoformat(),
     }
 
 

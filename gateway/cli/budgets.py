@@ -17,20 +17,18 @@ from gateway.budgets.messages import (
     ExpiredLeases,
     LeaseWriteOff,
 )
-from gateway.budgets.reports import budget_document
+from gateway.budgets.reports import budget_document, expired_document
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway, catch_up
 from gateway.cli.budget_changes import ACTOR, change_budget, offline_ledger, parse_order
 from gateway.cli.faults import CliFault
 from gateway.cli.keys import known_keys
 from gateway.cli.options import ConfigOption, JsonOption
-from gateway.clock import from_microseconds
 from gateway.ledger.errors import LedgerError
 from gateway.settings.budget_orders import BudgetOrder
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
 from gateway.settings.validation import hint
-from pricing.money import PicoUsd, format_usd
 
 app = typer.Typer(help="See budgets and set them.", rich_markup_mode=None)
 
@@ -119,7 +117,7 @@ def list_expired(config: ConfigOption = None, as_json: JsonOption = False) -> No
     """
     loaded = load(config, environ=process_environ())
     found = anyio.run(_expired, loaded)
-    documents = [_expired_document(one) for one in found]
+    documents = [expired_document(one) for one in found]
     if as_json:
         typer.echo(json.dumps({"expired": documents}, indent=2))
     for one in () if as_json else documents:
@@ -141,7 +139,7 @@ def write_off(
     loaded = load(config, environ=process_environ())
     order = LeaseWriteOff(directory=worker, actor=ACTOR)
     for one in anyio.run(_write_off, loaded, order):
-        typer.echo(f"written off: {_expired_line(_expired_document(one))}")
+        typer.echo(f"written off: {_expired_line(expired_document(one))}")
 
 
 async def _expired(config: LoadedConfig) -> Sequence[ExpiredLeases]:
@@ -172,19 +170,6 @@ async def _write_off(config: LoadedConfig, order: LeaseWriteOff) -> Sequence[Exp
                 await service.stop(drain=False)
     except (ChannelError, LedgerError) as error:
         raise CliFault(str(error)) from error
-
-
-def _expired_document(one: ExpiredLeases) -> dict[str, object]:
-    return {
-        "budget": one.budget,
-        "window_start": from_microseconds(one.window_start_us).isoformat(),
-        "worker": one.directory,
-        "session": one.session.hex(),
-        "leases": one.leases,
-        "amount_usd": format_usd(PicoUsd(one.amount_pico_usd)),
-        "amount_pico_usd": one.amount_pico_usd,
-        "heard_of_at": from_microseconds(one.renewed_at_us).isoformat(),
-    }
 
 
 def _expired_line(document: dict[str, object]) -> str:

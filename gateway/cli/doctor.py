@@ -374,20 +374,27 @@ async def check_gateway(loaded: LoadedConfig) -> Check:
     except ChannelError as error:
         detail = f"it is there and does not answer: {error}"
         return Check(name="gateway", verdict=Verdict.BROKEN, detail=detail)
-    return judge_status(status, news_fault=await _news_fault(loaded))
+    news_fault, pool_fault = await _ledger_faults(loaded)
+    return judge_status(status, news_fault=news_fault, pool_fault=pool_fault)
 
 
-async def _news_fault(loaded: LoadedConfig) -> str:
-    """Why the running gateway does not hear of other machines' changes, empty when it does."""
+async def _ledger_faults(loaded: LoadedConfig) -> tuple[str, str]:
+    """Why other machines' changes are not heard of, and why Redis does not help with budgets.
+
+    Empty where it is so.
+    """
     try:
         stats = await call_gateway(loaded, "stats", result_type=dict[str, object])
     except (NoGateway, ChannelError):
-        return ""  # the ledger process is being started, and hears of everything then
-    return str(stats["news_fault"])
+        return "", ""  # the ledger process is being started, and hears of everything then
+    return str(stats["news_fault"]), str(stats["pool_fault"])
 
 
-def judge_status(status: ServiceStatus, *, news_fault: str = "") -> Check:
-    """Broken when an engine is neither ready nor on its way, or files or news were not taken."""
+def judge_status(status: ServiceStatus, *, news_fault: str = "", pool_fault: str = "") -> Check:
+    """Broken when an engine is neither ready nor on its way, or files or news were not taken.
+
+    Budgets without the help of Redis are as right, and slower.
+    """
     faults = [
         f"{name}: {state}"
         for name, state in status.engines.items()
@@ -400,9 +407,13 @@ def judge_status(status: ServiceStatus, *, news_fault: str = "") -> Check:
         detail += f"; the configuration on disk was not taken: {status.reload_fault}"
     if news_fault:
         detail += f"; keys and budgets that other machines change are not heard of: {news_fault}"
+    if pool_fault:
+        detail += f"; budgets are granted by the database alone, without Redis: {pool_fault}"
+    is_broken = faults or status.reload_fault or news_fault
+    sound = Verdict.NOTE if pool_fault else Verdict.OK
     return Check(
         name="gateway",
-        verdict=Verdict.BROKEN if faults or status.reload_fault or news_fault else Verdict.OK,
+        verdict=Verdict.BROKEN if is_broken else sound,
         detail=detail,
         facts=msgspec.structs.asdict(status),
     )

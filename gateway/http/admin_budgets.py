@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -12,8 +13,14 @@ from gateway import errors
 from gateway.access.asking import Asking, Within
 from gateway.access.restriction import Restriction
 from gateway.auth.directory import KeyRecord
-from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetScope
-from gateway.budgets.reports import budget_document
+from gateway.budgets.messages import (
+    BudgetChange,
+    BudgetReport,
+    BudgetScope,
+    ExpiredLeases,
+    LeaseWriteOff,
+)
+from gateway.budgets.reports import budget_document, expired_document
 from gateway.http.admin import PREFIX
 from gateway.http.admin_models import AdminModel
 from gateway.http.service import Service
@@ -74,6 +81,39 @@ class RemovedBudget(AdminModel):
     state: str = "removed"
 
 
+class ExpiredView(AdminModel):
+    """What is reserved for a worker that was not heard of for five minutes or longer."""
+
+    budget: str
+    window_start: datetime
+    worker: str = Field(description="Its directory, with its machine where several share.")
+    session: str
+    leases: int
+    amount_usd: str
+    amount_pico_usd: int
+    heard_of_at: datetime
+
+
+class ExpiredList(AdminModel):
+    """By budget, window and worker."""
+
+    expired: list[ExpiredView]
+
+
+class WriteOffOrder(AdminModel):
+    """A worker whose journal will never be loaded."""
+
+    worker: Annotated[str, Field(min_length=1, max_length=512)] = Field(
+        description="As the list of what has expired names it."
+    )
+
+
+class WrittenOff(AdminModel):
+    """What is reserved no longer."""
+
+    written_off: list[ExpiredView]
+
+
 class BudgetApi:
     """The routes.
 
@@ -91,6 +131,18 @@ class BudgetApi:
         router = APIRouter(prefix=PREFIX, tags=["administration"])
         router.add_api_route(
             "/budgets", self.list_budgets, methods=["GET"], summary="List every budget"
+        )
+        router.add_api_route(
+            "/budgets/expired",
+            self.list_expired,
+            methods=["GET"],
+            summary="List what is reserved for workers that are gone",
+        )
+        router.add_api_route(
+            "/budgets/write-off",
+            self.write_off,
+            methods=["POST"],
+            summary="Let go of what is reserved for a worker that is gone",
         )
         router.add_api_route(
             "/budgets/{name:path}", self.put_budget, methods=["PUT"], summary="Set a budget"
@@ -111,6 +163,19 @@ class BudgetApi:
         """Every budget in force that may be seen."""
         reports = await self._calls.budget_reports()
         return [report for report in reports if within.has(report.rule.team, "")]
+
+    async def list_expired(self) -> ExpiredList:
+        """List what is reserved for workers that were not heard of for five minutes or longer."""
+        return ExpiredList(expired=_views(await self._calls.expired_leases()))
+
+    async def write_off(self, body: WriteOffOrder, asking: Asking) -> WrittenOff:
+        """Let go of what is reserved for a worker whose journal will never be loaded.
+
+        Only for a machine that is gone: what its workers did spend of it is unknown, and counts
+        only if their journal is loaded after all.
+        """
+        order = LeaseWriteOff(directory=body.worker, actor=asking.actor)
+        return WrittenOff(written_off=_views(await self._calls.write_off_leases(order)))
 
     async def put_budget(
         self, name: BudgetName, body: BudgetOrder, within: Within, asking: Asking
@@ -182,6 +247,10 @@ class BudgetApi:
         if key is None or not within.has(key.team, ""):
             raise errors.InvalidField(f"no key with the id {body.key_id!r}", param="key_id")
         return key
+
+
+def _views(found: Sequence[ExpiredLeases]) -> list[ExpiredView]:
+    return [ExpiredView.model_validate(expired_document(one)) for one in found]
 
 
 def _check_reach(scope: BudgetScope, within: Restriction) -> None:

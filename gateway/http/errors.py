@@ -54,6 +54,7 @@ ERROR_TABLE: dict[type[errors.GatewayError], ErrorRow] = {
     errors.PersonNotFound: ErrorRow(status=404, type=_INVALID, code="person_not_found"),
     errors.KeyNotFound: ErrorRow(status=404, type=_INVALID, code="key_not_found"),
     errors.BudgetNotFound: ErrorRow(status=404, type=_INVALID, code="budget_not_found"),
+    errors.ReservationNotFound: ErrorRow(status=404, type=_INVALID, code="reservation_not_found"),
     errors.FinanceNotFound: ErrorRow(status=404, type=_INVALID, code="finance_not_found"),
     errors.RouteNotFound: ErrorRow(status=404, type=_INVALID, code="not_found"),
     errors.MethodNotAllowed: ErrorRow(status=405, type=_INVALID, code="method_not_allowed"),

@@ -12,7 +12,13 @@ from typing import TypeVar
 import anyio
 
 from gateway import errors
-from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetRules
+from gateway.budgets.messages import (
+    BudgetChange,
+    BudgetReport,
+    BudgetRules,
+    ExpiredLeases,
+    LeaseWriteOff,
+)
 from gateway.channel import CallTimeout, Channel, ChannelError, RemoteError
 from gateway.finance.focus.order import ExportRequest
 from gateway.finance.requests import FinanceRequest
@@ -52,6 +58,7 @@ _REFUSALS: Mapping[str, type[errors.GatewayError]] = {
     "unknown_budget": errors.BudgetNotFound,
     "person_conflict": errors.PersonConflict,
     "unknown_key": errors.KeyNotFound,
+    "unknown_lease": errors.ReservationNotFound,
     "unknown_person": errors.PersonNotFound,
 }
 """Codes that are the caller's matter; with any other one the ledger process is not there."""
@@ -146,6 +153,20 @@ class SupervisorCalls:
             InvalidField: The database cannot hold such a limit.
         """
         await self._call("change_budget", change, BudgetRules, timeout_s=WRITE_TIMEOUT_S)
+
+    async def expired_leases(self) -> list[ExpiredLeases]:
+        """What is reserved for workers that were not heard of for long."""
+        return await self._call("expired_leases", None, list[ExpiredLeases])
+
+    async def write_off_leases(self, order: LeaseWriteOff) -> list[ExpiredLeases]:
+        """Let go of what is reserved for one of them; what that was.
+
+        Raises:
+            ReservationNotFound: Nothing of it has expired.
+        """
+        return await self._call(
+            "write_off_leases", order, list[ExpiredLeases], timeout_s=WRITE_TIMEOUT_S
+        )
 
     async def finance(self, request: FinanceRequest) -> object:
         """Have finance answer; plain values, as they travel.

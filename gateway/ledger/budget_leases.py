@@ -231,6 +231,11 @@ def give_up(connection: sa.Connection, amounts: Mapping[bytes, int]) -> None:
         budget_buckets.change(connection, bucket, released_pico_usd=amount)
 
 
+def lock(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> None:
+    """Lock leases that match until the transaction ends, as giving up does."""
+    _load(connection, condition)
+
+
 def release(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> int:
     """Let leases that match give up all that they have left; how many there were."""
     held = _load(connection, condition)

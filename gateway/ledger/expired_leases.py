@@ -34,6 +34,8 @@ def write_off(
     is_meant = sa.and_(
         _are_expired(now_us), budget_schema.budget_lease.c.directory == order.directory
     )
+    # Locked before it is told: another machine may renew it, or write it off at the same moment.
+    budget_leases.lock(connection, is_meant)
     found = _load(connection, is_meant)
     if not found:
         raise UnknownLease(

@@ -39,6 +39,7 @@ from tests.support.asgi_cycle import over_asgi
 LEDGER_READS = (
     "budget_reports",
     "change_budget",
+    "expired_leases",
     "export_close",
     "export_next",
     "export_open",
@@ -51,6 +52,7 @@ LEDGER_READS = (
     "spend_report",
     "stats",
     "verify",
+    "write_off_leases",
 )
 CHEAP = PasswordCost(memory_kib=64, passes=1, lanes=1)
 ADMIN_KEY = "administrators-key-0123456789"

@@ -76,6 +76,8 @@ PATCH /admin/v1/users/{person}          a             a               -         
 GET /admin/v1/audit                     a             -               -              -              -           -           -         a        -
 GET /admin/v1/audit/verification        a             -               -              -              -           -           -         a        -
 GET /admin/v1/budgets             a             a              -               a              a            t          t         a        -
+GET /admin/v1/budgets/expired     a             a              -               a              a            -          -         a        -
+POST /admin/v1/budgets/write-off  a             a              -               -              a            -          -         -        -
 PUT /admin/v1/budgets/{name:path}     a             a              -               -              a            t          -         -        -
 DELETE /admin/v1/budgets/{name:path}  a             a              -               -              a            t          -         -        -
 GET /ui/close  a  -  -  a  a  -  -  a  -

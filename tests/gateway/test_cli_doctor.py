@@ -301,13 +301,18 @@ def test_a_gateway_that_hears_nothing_of_other_machines_is_broken(loaded, tmp_pa
         return status_of({})
 
     async def stats(_params, _fds):
-        return {"news_fault": "the database did not answer"}
+        return told
 
+    told = {"news_fault": "the database did not answer", "pool_fault": ""}
     methods = {"status": method(type(None), status), "stats": method(type(None), stats)}
     with admin_endpoint(tmp_path / "spool", methods):
         found = anyio.run(doctor.check_gateway, loaded)
-    assert found.verdict is Verdict.BROKEN
-    assert "are not heard of: the database did not answer" in found.detail
+        assert found.verdict is Verdict.BROKEN
+        assert "are not heard of: the database did not answer" in found.detail
+        told = {"news_fault": "", "pool_fault": "no answer within 100 ms"}
+        found = anyio.run(doctor.check_gateway, loaded)
+        assert found.verdict is Verdict.NOTE
+        assert "by the database alone, without Redis: no answer within 100 ms" in found.detail
 
 
 def test_a_gateway_that_does_not_run_is_no_fault(loaded):

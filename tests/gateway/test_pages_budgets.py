@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.budgets.messages import BudgetDeclaration, BudgetDeclarations, BudgetRules, BudgetScope
+from gateway.budgets.messages import (
+    BudgetDeclaration,
+    BudgetDeclarations,
+    BudgetRules,
+    BudgetScope,
+    LeaseReply,
+    LeaseRequest,
+    LeaseWant,
+)
+from gateway.clock import from_microseconds
+from gateway.ledger.budget_leases import LEASE_S
 from tests.gateway.ledger_samples import PRICE_PICO
 from tests.gateway.pages_harness import running_pages
 
@@ -74,6 +84,43 @@ async def test_a_budget_is_set_and_its_effective_values_come_back(tmp_path) -> N
         changes = [line for line in lines if line["action"].startswith("budget.")]
         assert [line["action"] for line in changes] == ["budget.remove", "budget.set", "budget.set"]
         assert {line["actor"] for line in changes} == {"admin-key"}
+
+
+async def test_what_a_worker_that_is_gone_has_reserved_is_shown_and_written_off(tmp_path) -> None:
+    async with running_pages(tmp_path) as pages, pages.admin() as client:
+        endless = {**TEAM, "window": "total"}
+        assert (await client.put("/admin/v1/budgets/cap", json=endless)).status_code == 200
+        assert (await client.get("/admin/v1/budgets/expired")).json() == {"expired": []}
+        amount = 30_000_000_000
+        want = LeaseWant(
+            budget_id=1, window_start_us=0, wanted_pico_usd=amount, at_least_pico_usd=amount
+        )
+        asked = LeaseRequest(directory="gone", session=b"s" * 16, wants=(want,))
+        await pages.ledger.call("lease_budgets", asked, result_type=LeaseReply, timeout_s=30)
+        heard_of = pages.time.wall
+        pages.time.pass_s(LEASE_S)
+        (found,) = (await client.get("/admin/v1/budgets/expired")).json()["expired"]
+        assert found == {
+            "budget": "cap",
+            "window_start": "1970-01-01T00:00:00Z",
+            "worker": "gone",
+            "session": (b"s" * 16).hex(),
+            "leases": 1,
+            "amount_usd": "0.03",
+            "amount_pico_usd": amount,
+            "heard_of_at": from_microseconds(heard_of).isoformat().replace("+00:00", "Z"),
+        }
+        for body in ({}, {"worker": "gone", "all": True}, {"worker": ""}):
+            answer = await client.post("/admin/v1/budgets/write-off", json=body)
+            assert answer.status_code == 422
+        done = await client.post("/admin/v1/budgets/write-off", json={"worker": "gone"})
+        assert done.json() == {"written_off": [found]}
+        (budget,) = (await client.get("/admin/v1/budgets")).json()["budgets"]
+        assert budget["reserved_pico_usd"] == 0
+        again = await client.post("/admin/v1/budgets/write-off", json={"worker": "gone"})
+        assert (again.status_code, again.json()["error"]["code"]) == (404, "reservation_not_found")
+        (line, *_) = (await client.get("/admin/v1/audit")).json()["lines"]
+        assert (line["action"], line["actor"]) == ("budget.write_off", "admin-key")
 
 
 async def test_budgets_of_the_file_are_changed_only_there(tmp_path) -> None:
