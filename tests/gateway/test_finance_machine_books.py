@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from gateway.finance.adjustments import decide
+from gateway.finance.adjustments import decide, propose
 from gateway.finance.close import close_month
 from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import Refused
@@ -26,7 +26,14 @@ from gateway.finance.machines.messages import (
 )
 from gateway.finance.machines.recording import GAP_MAX_US, newest_terms, terms_within
 from gateway.finance.machines.report import close_fault, machines_report, propose_machines
-from gateway.finance.messages import UNATTRIBUTED, Decide, Proposal
+from gateway.finance.messages import (
+    UNATTRIBUTED,
+    AdjustmentKind,
+    AdjustmentLine,
+    Decide,
+    Proposal,
+    Propose,
+)
 from gateway.ledger.machine_tables import machine_sample, machine_term
 from gateway.ledger.service import LedgerService
 from tests.gateway.finance_books import OCTOBER_US, attempt, load, write, writing
@@ -366,6 +373,14 @@ async def test_a_close_wants_whole_hours_and_books_no_nominal_cost(tmp_path):
     assert report(engine).shares == ()
 
 
+JOB = ProposeMachines(actor="ann", month="2026-10")
+
+
+def approve(connection: sa.Connection, made: Proposal) -> None:
+    approval = Decide(actor="bob", proposal_id=made.proposal_id, is_approved=True)
+    decide(connection, approval, now_us=NOVEMBER)
+
+
 def move_llama(engine: sa.Engine) -> None:
     """Two deployments on one server; at the afternoon of the 17th one gets a server of its own."""
     both = machine(terms=changed(SERVER_TERMS, deployments=("vllm/llama", "vllm/qwen")))
@@ -396,20 +411,39 @@ async def test_what_was_used_before_a_deployment_moved_is_shared_where_it_was(tm
     }
     busy = {one.machine: one.busy_us for one in found.machines}
     assert busy == {"vllm": 60 * MINUTE_US + 1, "vllm/llama": 30 * MINUTE_US}
+    with engine.begin() as connection:
+        made = propose_machines(connection, JOB, now_us=NOVEMBER)
+        # Who is paid is the provider, whatever part of it the pool is.
+        assert {(one.account, one.model) for one in made.lines} == {("vllm", ""), ("vllm", "llama")}
+        approve(connection, made)
+        assert close_fault(connection, "2026-10", now_us=NOVEMBER) == ""
 
 
 async def test_use_of_machines_by_nobody_is_booked_for_nobody_once(tmp_path):
     engine = writing(await write(tmp_path, [served(1, team="")]))
     note_october(engine, VLLM)
-    wanted = ProposeMachines(actor="ann", month="2026-10")
     with engine.begin() as connection:
-        made = propose_machines(connection, wanted, now_us=NOVEMBER)
+        made = propose_machines(connection, JOB, now_us=NOVEMBER)
         assert {line.team for line in made.lines} == {UNATTRIBUTED, IDLE_TEAM}
-        approval = Decide(actor="bob", proposal_id=made.proposal_id, is_approved=True)
-        decide(connection, approval, now_us=NOVEMBER)
+        approve(connection, made)
         assert close_fault(connection, "2026-10", now_us=NOVEMBER) == ""
         with pytest.raises(Refused, match="just what its machines cost"):
-            propose_machines(connection, wanted, now_us=NOVEMBER)
+            propose_machines(connection, JOB, now_us=NOVEMBER)
+
+
+async def test_what_is_given_to_a_team_later_stays_with_it(tmp_path):
+    engine = writing(await write(tmp_path, [served(1, team="")]))
+    note_october(engine, VLLM)
+    moved = tuple(
+        AdjustmentLine(amount_pico_usd=amount, team=team, account="vllm", meter="gpu_us")
+        for team, amount in ((UNATTRIBUTED, -USD), ("payments", USD))
+    )
+    kind = AdjustmentKind.REATTRIBUTION
+    wanted = Propose(actor="ann", period="2026-10", kind=kind, reason="theirs", lines=moved)
+    with engine.begin() as connection:
+        approve(connection, propose_machines(connection, JOB, now_us=NOVEMBER))
+        approve(connection, propose(connection, wanted, now_us=NOVEMBER))
+        assert close_fault(connection, "2026-10", now_us=NOVEMBER) == ""
 
 
 async def test_a_machine_that_is_gone_for_good_keeps_no_later_month_open(tmp_path):

@@ -40,6 +40,7 @@ from gateway.finance.focus.order import (
     instant_us,
 )
 from gateway.finance.focus.pseudonyms import Names
+from gateway.finance.machines.report import COST_KINDS
 from gateway.finance.messages import Adjustment, AdjustmentKind, ListAdjustments
 from gateway.ledger import schema
 from gateway.ledger.finance_tables import (
@@ -293,7 +294,7 @@ def open_export(
 
 def _is_of_machines(one: Adjustment) -> bool:
     """Whether it brings what was booked for a machine to what that cost."""
-    return one.meter == GPU_METER and one.kind in (AdjustmentKind.TRUE_UP, AdjustmentKind.LATE)
+    return one.meter == GPU_METER and one.kind.value in COST_KINDS
 
 
 def _select_lines() -> sa.Select[tuple[object]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -48,6 +48,8 @@ from gateway.ledger.finance_tables import adjustment_proposal, spend_adjustment
 from pricing.money import TOKENS_PER_MTOK, format_usd
 from pricing.shares import split
 
+COST_KINDS = (AdjustmentKind.TRUE_UP.value, AdjustmentKind.LATE.value)
+"""Adjustments that bring what is booked for a machine to what it cost."""
 _RATIO_PARTS = 10**12
 _DAY_US = 24 * HOUR_US
 _PER_CENT = 100
@@ -147,40 +149,69 @@ def close_fault(connection: sa.Connection, month: str, *, now_us: int) -> str:
     if facts.gaps:
         return "; ".join(facts.gaps)
     nominal = {term.pool for term in facts.terms if term.terms.is_nominal}
-    lines = [one for one in open_lines(connection, facts) if one.account not in nominal]
-    if not lines:
+    owed = [
+        (place, amount) for place, amount in _owed(connection, facts) if place.pool not in nominal
+    ]
+    if not owed:
         return ""
-    names = ", ".join(sorted({line.account for line in lines}))
-    total = format_usd(sum(line.amount_pico_usd for line in lines))
+    names = ", ".join(sorted({place.pool for place, _ in owed}))
+    total = format_usd(sum(amount for _, amount in owed))
     return f"{names}: {total} USD of machine cost are not booked (`spend machines --propose`)"
 
 
 def open_lines(connection: sa.Connection, month: MonthOfMachines) -> tuple[AdjustmentLine, ...]:
     """By pool, team and project, what is neither booked nor posted yet; empty when all is."""
-    owed: dict[tuple[str, str, str], int] = {}
-    for pool in _pools(month).values():
-        for share in pool.shares(RateKind.ACTUAL):
-            key = (share.pool, share.team or UNATTRIBUTED, share.project)
-            owed[key] = owed.get(key, 0) + share.actual_pico_usd - share.booked_pico_usd
-    for key, amount in _posted(connection, month.month):
-        owed[key] = owed.get(key, 0) - amount
     return tuple(
         AdjustmentLine(
-            amount_pico_usd=amount, team=team, project=project, account=pool, meter=GPU_METER
+            amount_pico_usd=amount,
+            team=place.team,
+            project=place.project,
+            # A pool is all of a provider, or a deployment of it.
+            account=place.pool.partition("/")[0],
+            model=place.pool.partition("/")[2],
+            meter=GPU_METER,
         )
-        for (pool, team, project), amount in sorted(owed.items())
-        if amount
+        for place, amount in _owed(connection, month)
     )
 
 
-def _posted(connection: sa.Connection, month: str) -> Iterator[tuple[tuple[str, str, str], int]]:
-    """What earlier proposals brought about, by pool, team and project."""
+class _Place(NamedTuple):
+    """Who owes for which pool."""
+
+    pool: str
+    team: str
+    project: str
+
+
+def _owed(connection: sa.Connection, month: MonthOfMachines) -> list[tuple[_Place, int]]:
+    """What machines cost less what is booked and posted for it, in order; without what is even."""
+    owed: dict[_Place, int] = {}
+    pools = _pools(month)
+    for pool in pools.values():
+        for share in pool.shares(RateKind.ACTUAL):
+            place = _Place(share.pool, share.team or UNATTRIBUTED, share.project)
+            owed[place] = owed.get(place, 0) + share.actual_pico_usd - share.booked_pico_usd
+    for place, amount in _posted(connection, month.month, pools.keys()):
+        owed[place] = owed.get(place, 0) - amount
+    return [(place, amount) for place, amount in sorted(owed.items()) if amount]
+
+
+def _posted(
+    connection: sa.Connection, month: str, pools: Collection[str]
+) -> Iterator[tuple[_Place, int]]:
+    """What earlier proposals brought about; what only moves among teams changes no cost."""
     table = spend_adjustment
     about = sa.case((table.c.original_period != "", table.c.original_period), else_=table.c.period)
-    chosen = sa.select(table.c.account, table.c.team, table.c.project, table.c.amount_pico_usd)
-    rows = connection.execute(chosen.where(about == month, table.c.meter == GPU_METER)).all()
-    for pool, team, project, amount in cast("Sequence[tuple[str, str, str, int]]", rows):
-        yield (pool, team, project), int(amount)
+    chosen = sa.select(
+        table.c.account, table.c.model, table.c.team, table.c.project, table.c.amount_pico_usd
+    ).where(about == month, table.c.meter == GPU_METER, table.c.kind.in_(COST_KINDS))
+    rows = connection.execute(chosen).all()
+    for account, model, team, project, amount in cast(
+        "Sequence[tuple[str, str, str, str, int]]", rows
+    ):
+        deployment = f"{account}/{model}"
+        pool = deployment if deployment in pools else account
+        yield _Place(pool, team, project), int(amount)
 
 
 @dataclass(slots=True, kw_only=True)
