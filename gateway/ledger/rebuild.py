@@ -82,6 +82,7 @@ def rebuild_day(connection: sa.Connection, day_us: int, *, actor: str, now_us: i
     rates = Dimensions()
     # Rates are interned before the lock of the sums is taken, as the loader does it.
     rates.rate_ids(connection, _sums_of(connection, day_us)[1].rates())
+    take(connection, Lock.AUDIT)  # in the order of `Lock`: a close holds it, and waits for loaders
     take(connection, Lock.SUMS)
     before = _stored_cost(connection, day_us)
     roll_ups, meters, events = _sums_of(connection, day_us)
