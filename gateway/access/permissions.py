@@ -45,6 +45,8 @@ class Action(StrEnum):
     """Letting go of it."""
     READ_FINANCE = "read_finance"
     """Exports, reconciliations, adjustments, the state of a month."""
+    READ_STORY = "read_story"
+    """Why a month cost what it did, days that stood out; the owner of a team sees its own."""
     CHANGE_FINANCE = "change_finance"
     """Prices, imports, adjustments, closing a month."""
     READ_MACHINES = "read_machines"
@@ -86,6 +88,7 @@ PERMISSIONS: Final[Mapping[Action, Mapping[Role, Reach]]] = {
     Action.READ_EXPIRED: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR),
     Action.WRITE_OFF: _all(_R.PLATFORM_ADMIN, _R.FINANCE_ADMIN),
     Action.READ_FINANCE: _all(*_FINANCE, _R.AUDITOR),
+    Action.READ_STORY: _all(*_FINANCE, _R.AUDITOR) | {_R.TEAM_OWNER: Reach.TEAMS},
     Action.CHANGE_FINANCE: _all(_R.FINANCE_ADMIN),
     Action.READ_MACHINES: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR)
     | {_R.TEAM_OWNER: Reach.TEAMS},
@@ -113,6 +116,7 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/ui/statement"): Action.READ_SPEND,
     ("GET", "/ui/savings"): Action.READ_SPEND,
     ("GET", "/ui/commitments"): Action.READ_FINANCE,
+    ("GET", "/ui/story"): Action.READ_STORY,
     ("GET", "/ui/budgets"): Action.READ_BUDGETS,
     ("POST", "/ui/budgets"): Action.CHANGE_BUDGETS,
     ("GET", "/ui/keys"): Action.READ_KEYS,
@@ -179,8 +183,8 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/admin/v1/finance/months/{month}/close"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/finance/months/{month}/journal"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/months/{month}/journal"): Action.CHANGE_FINANCE,
-    ("GET", "/admin/v1/finance/months/{month}/bridge"): Action.READ_FINANCE,
-    ("GET", "/admin/v1/finance/anomalies"): Action.READ_FINANCE,
+    ("GET", "/admin/v1/finance/months/{month}/bridge"): Action.READ_STORY,
+    ("GET", "/admin/v1/finance/anomalies"): Action.READ_STORY,
     ("GET", "/admin/v1/finance/closed-months"): Action.READ_FINANCE,
     ("GET", "/admin/v1/finance/commitments"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/commitments"): Action.CHANGE_FINANCE,

@@ -34,6 +34,7 @@ from gateway.dashboard.machines_pages import MachinesPages
 from gateway.dashboard.requests_pages import AttemptReader, RequestsPages
 from gateway.dashboard.sessions import Sessions
 from gateway.dashboard.shell import PATH, Shell
+from gateway.dashboard.story_pages import StoryPages
 from gateway.dashboard.templating import make_templates
 from gateway.dashboard.users_pages import UsersPages
 from gateway.dashboard.worth_pages import WorthPages
@@ -44,6 +45,7 @@ from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendRe
 from gateway.oidc.flow import OidcFlow, make_flow
 from gateway.settings.finance import FinanceSettings
 from gateway.settings.login import LoginSettings
+from gateway.settings.statements import AnomalySettings
 
 ASSETS = f"{PATH}/static/"
 REQUESTS_SHOWN = 50
@@ -109,7 +111,7 @@ class Dashboard:
         account: Pages about whoever looks.
         users: Pages about everybody.
         finance: A month, spend by anything, statements.
-        more: Requests, budgets, keys, machines, savings, commitments, exports.
+        more: Requests, budgets, keys, machines, the story, savings, commitments, exports.
         books: What the pages of the month close share.
     """
 
@@ -291,6 +293,14 @@ def _more(
         ),
         MachinesPages(
             ledger=ledger, clock=clock, calendar=calendar, shell=shell, settings=finance.machines
+        ),
+        StoryPages(
+            ledger=ledger,
+            clock=clock,
+            calendar=calendar,
+            shell=shell,
+            key_name=key_name,
+            excess_usd=(finance.anomalies or AnomalySettings()).excess_usd,
         ),
         WorthPages(
             ledger=ledger,

@@ -30,6 +30,7 @@ LOGIN_PATH = f"{PATH}/login"
 NAVIGATION = (
     (PATH, "Spend today"),
     (f"{PATH}/month", "Month"),
+    (f"{PATH}/story", "Story"),
     (f"{PATH}/spend", "Explorer"),
     (f"{PATH}/requests", "Requests"),
     (f"{PATH}/savings", "Savings"),

@@ -35,10 +35,9 @@ _DAY = timedelta(days=1)
 
 def load_bridge(connection: sa.Connection, query: ShowBridge) -> BridgeReport:
     """Why a month's usage cost more or less than another's; the parts sum to the difference."""
-    found = bridge(
-        _lines(connection, query.before, query.team), _lines(connection, query.after, query.team)
-    )
-    before, after = (_cost(connection, month, query.team) for month in (query.before, query.after))
+    teams = _teams(query)
+    found = bridge(_lines(connection, query.before, teams), _lines(connection, query.after, teams))
+    before, after = (_cost(connection, month, teams) for month in (query.before, query.after))
     # Lines sum to what was booked; what a row without lines may cost is said and not explained.
     other = (after - before) - found.effects.total_pico_usd
     products = [
@@ -68,7 +67,8 @@ def load_anomalies(connection: sa.Connection, query: ShowAnomalies) -> tuple[Fou
     first, last = _days(query)
     start = first - HISTORY_DAYS * _DAY - _DAY
     days = [start + place * _DAY for place in range((last - start).days + 1)]
-    costs = _daily(connection, (GroupBy.TEAM, GroupBy.MODEL), days, {})
+    by = (GroupBy.TEAM, GroupBy.MODEL)
+    costs = _daily(connection, by, days, {}, teams=query.teams)
     found: list[FoundAnomaly] = []
     for place in range((first - start).days, len(days)):
         series = {name: _until(amounts, place) for name, amounts in costs.items()}
@@ -119,6 +119,8 @@ def _daily(
     by: tuple[str, ...],
     days: Sequence[date],
     filters: Mapping[str, str],
+    *,
+    teams: tuple[str, ...] | None = None,
 ) -> dict[tuple[str, ...], list[int]]:
     """Cost of each day by group, without gaps."""
     query = SpendQuery(
@@ -126,6 +128,7 @@ def _daily(
         from_us=_start_us(days[0]),
         to_us=_start_us(days[-1] + _DAY),
         filters={**filters},
+        teams=teams,
     )
     places = {day.isoformat(): place for place, day in enumerate(days)}
     costs: defaultdict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * len(days))
@@ -138,7 +141,16 @@ def _start_us(day: date) -> int:
     return to_microseconds(datetime.combine(day, time(0), tzinfo=UTC))
 
 
-def _lines(connection: sa.Connection, month: str, team: str | None) -> Iterator[Line[str]]:
+def _teams(query: ShowBridge) -> tuple[str, ...] | None:
+    """Whose usage is told; a team that may not be seen is as one that spent nothing."""
+    if query.team is None:
+        return query.teams
+    return (query.team,) if query.teams is None or query.team in query.teams else ()
+
+
+def _lines(
+    connection: sa.Connection, month: str, teams: tuple[str, ...] | None
+) -> Iterator[Line[str]]:
     """What each deployment used on each meter; added up by day in SQL, which holds it exactly."""
     table, rate, deployment = schema.rollup_meter_day, schema.meter_rate, schema.deployment
     start_us, end_us = month_bounds_us(month)
@@ -157,18 +169,17 @@ def _lines(connection: sa.Connection, month: str, team: str | None) -> Iterator[
         .where(table.c.bucket_us >= start_us, table.c.bucket_us < end_us)
         .group_by(table.c.bucket_us, deployment.c.name, rate.c.meter)
     )
-    if team is not None:
-        named = sa.select(schema.team.c.id).where(schema.team.c.name == team)
+    if teams is not None:
+        named = sa.select(schema.team.c.id).where(schema.team.c.name.in_(teams))
         statement = statement.where(table.c.team_id.in_(named))
     rows = connection.execute(statement).all()
     for name, meter, units, cost in cast("Sequence[tuple[str, str, int, int]]", rows):
         yield Line(product=name, meter=Meter(meter), units=int(units), cost_pico_usd=int(cost))
 
 
-def _cost(connection: sa.Connection, month: str, team: str | None) -> int:
+def _cost(connection: sa.Connection, month: str, teams: tuple[str, ...] | None) -> int:
     start_us, end_us = month_bounds_us(month)
-    filters: dict[str, str] = {} if team is None else {GroupBy.TEAM.value: team}
-    query = SpendQuery(from_us=start_us, to_us=end_us, filters={**filters})
+    query = SpendQuery(from_us=start_us, to_us=end_us, teams=teams)
     return spend_report(connection, query).total.cost_pico_usd
 
 

@@ -108,11 +108,19 @@ class FoundAnomaly(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShowBridge(msgspec.Struct, frozen=True, kw_only=True, tag="show_bridge"):
-    """Ask why a month cost more or less than another; of one team when it is given."""
+    """Ask why a month cost more or less than another; of one team when it is given.
+
+    Attributes:
+        before: The month that is compared with.
+        after: The month that is explained.
+        team: Only its usage, None for everybody's.
+        teams: Whose usage may be told; None for everybody's, that of no team too.
+    """
 
     before: Month
     after: Month
     team: str | None = None
+    teams: tuple[str, ...] | None = None
 
 
 class ShowAnomalies(msgspec.Struct, frozen=True, kw_only=True, tag="show_anomalies"):
@@ -122,8 +130,10 @@ class ShowAnomalies(msgspec.Struct, frozen=True, kw_only=True, tag="show_anomali
         first_day: `YYYY-MM-DD`, in UTC.
         last_day: Counted too; at most `DAYS_MAX` days in all.
         excess_pico_usd: Least excess.
+        teams: Whose days may be told; None for everybody's, those of no team too.
     """
 
     first_day: _Day
     last_day: _Day
     excess_pico_usd: Annotated[int, Meta(ge=1)]
+    teams: tuple[str, ...] | None = None

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
 from gateway import errors
-from gateway.access.asking import Asking
+from gateway.access.asking import Asking, Within
 from gateway.finance.bill_messages import (
     ImportFile,
     ListImports,
@@ -352,18 +352,23 @@ class FinanceApi:
         except FinanceError as error:
             raise errors.InvalidField(str(error), param="finance.rates_file") from error
 
-    async def bridge(self, month: MonthPath, params: Annotated[BridgeParams, Query()]) -> Document:
+    async def bridge(
+        self, month: MonthPath, params: Annotated[BridgeParams, Query()], within: Within
+    ) -> Document:
         """Explain a month's cost against another's; the parts sum to the difference."""
         before = params.against or f"{days_of(month)[0] - timedelta(days=1):%Y-%m}"
-        query = ShowBridge(before=before, after=month, team=params.team)
+        query = ShowBridge(before=before, after=month, team=params.team, teams=within.sums)
         return object_of(await self._calls.finance(query))
 
-    async def anomalies(self, params: Annotated[AnomalyParams, Query()]) -> Document:
+    async def anomalies(
+        self, params: Annotated[AnomalyParams, Query()], within: Within
+    ) -> Document:
         """List days that cost much more than such days do, with the team, model and keys."""
         query = ShowAnomalies(
             first_day=params.from_.isoformat(),
             last_day=params.to.isoformat(),
             excess_pico_usd=params.excess_usd * PICO_PER_USD,
+            teams=within.sums,
         )
         return {"anomalies": document(await self._calls.finance(query))}
 

@@ -110,10 +110,11 @@ GET /admin/v1/finance/months/{month}  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/months/{month}/close  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/months/{month}/journal  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/months/{month}/journal  a  -  -  -  a  -  -  -  -
-GET /admin/v1/finance/months/{month}/bridge  a  -  -  a  a  -  -  a  -
-GET /admin/v1/finance/anomalies  a  -  -  a  a  -  -  a  -
+GET /admin/v1/finance/months/{month}/bridge  a  -  -  a  a  t  -  a  -
+GET /admin/v1/finance/anomalies  a  -  -  a  a  t  -  a  -
 GET /admin/v1/finance/closed-months  a  -  -  a  a  -  -  a  -
 GET /ui/savings  a  a  -  a  a  t  t  -  t
+GET /ui/story  a  -  -  a  a  t  -  a  -
 GET /ui/commitments  a  -  -  a  a  -  -  a  -
 GET /admin/v1/finance/commitments  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/commitments  a  -  -  -  a  -  -  -  -

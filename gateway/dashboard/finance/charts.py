@@ -34,6 +34,23 @@ class Series:
     is_dashed: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """One bar of a waterfall, in picodollars.
+
+    Attributes:
+        label: What it is.
+        start: Where it begins: where the bar before it ended; 0 for a total.
+        end: Where it ends.
+        is_total: Whether it is a sum and no change.
+    """
+
+    label: str
+    start: int
+    end: int
+    is_total: bool = False
+
+
 def parts(costs: Mapping[K, int], drawn: Sequence[K], *, count: int) -> list[int]:
     """The amounts of one label per series; what is not drawn alone is the last one together.
 
@@ -67,6 +84,36 @@ def lines(labels: Sequence[str], series: Sequence[Series], *, label: str) -> Fig
         "label": label,
         "labels": list(labels),
         "series": [_series(one) for one in series],
+    }
+
+
+def waterfall(falls: Sequence[Fall]) -> Figure:
+    """Bars that each begin where the one before ended.
+
+    A bar is drawn as three that are stacked, the first unseen: a bar may pass through 0, and
+    what is above 0 is stacked apart from what is below.
+    """
+    bottoms: list[int] = []
+    above: list[int] = []
+    below: list[int] = []
+    for one in falls:
+        low, high = min(one.start, one.end), max(one.start, one.end)
+        bottoms.append(max(low, 0) + min(high, 0))
+        above.append(max(high, 0) - max(low, 0))
+        below.append(min(low, 0) - min(high, 0))
+    return {
+        "kind": "waterfall",
+        "unit": "USD",
+        "labels": [one.label for one in falls],
+        "kinds": [
+            "total" if one.is_total else "less" if one.end < one.start else "more" for one in falls
+        ],
+        "series": [
+            _series(Series(name="From", amounts_pico_usd=bottoms)),
+            _series(Series(name="Above 0", amounts_pico_usd=above)),
+            _series(Series(name="Below 0", amounts_pico_usd=below)),
+        ],
+        "texts": [shown(one.end - one.start).text for one in falls],
     }
 
 

@@ -33,6 +33,54 @@
     return (texts ? texts[place] : compact(data.series[series].values[place])) + " " + data.unit;
   }
 
+  function waterfall(plot, data) {
+    var quiet = color("--quiet");
+    var line = color("--line");
+    var kinds = { total: color("--series-1"), more: color("--series-2"), less: color("--series-3") };
+    var chart = echarts.init(plot, null, { renderer: "canvas" });
+    chart.setOption({
+      animation: false,
+      textStyle: { fontFamily: "inherit", color: color("--text") },
+      grid: { left: 8, right: 8, top: 28, bottom: 8, containLabel: true },
+      legend: { show: false },
+      tooltip: {
+        trigger: "axis",
+        renderMode: "richText",
+        axisPointer: { type: "shadow" },
+        formatter: function (points) {
+          return points[0].axisValueLabel + "\n" + data.texts[points[0].dataIndex] + " " + data.unit;
+        }
+      },
+      xAxis: {
+        type: "category",
+        data: data.labels,
+        axisLabel: { color: quiet, interval: 0, hideOverlap: true },
+        axisLine: { lineStyle: { color: line } },
+        axisTick: { show: false }
+      },
+      yAxis: {
+        type: "value",
+        name: data.unit,
+        nameTextStyle: { color: quiet, align: "left" },
+        axisLabel: { color: quiet, formatter: compact },
+        splitLine: { lineStyle: { color: line } }
+      },
+      series: data.series.map(function (one, index) {
+        return {
+          name: one.name,
+          type: "bar",
+          stack: "all",
+          barMaxWidth: 60,
+          silent: index === 0,
+          data: one.values.map(function (value, place) {
+            return { value: value, itemStyle: { color: index === 0 ? "transparent" : kinds[data.kinds[place]] } };
+          })
+        };
+      })
+    });
+    return { resize: function () { chart.resize(); }, end: function () { chart.dispose(); } };
+  }
+
   function bars(plot, data) {
     var quiet = color("--quiet");
     var line = color("--line");
@@ -125,7 +173,7 @@
     if (!data || !plot || !data.labels.length) return;
     plot.hidden = false;
     try {
-      drawn.push({ figure: figure, chart: data.kind === "lines" ? lines(plot, data) : bars(plot, data) });
+      drawn.push({ figure: figure, chart: (data.kind === "lines" ? lines : data.kind === "waterfall" ? waterfall : bars)(plot, data) });
     } catch (error) {
       plot.hidden = true; // the table beside it has the same figures
       console.error("a chart could not be drawn", error);
