@@ -39,6 +39,7 @@ from gateway.dashboard.templating import make_templates
 from gateway.dashboard.users_pages import UsersPages
 from gateway.dashboard.worth_pages import WorthPages
 from gateway.errors import LedgerUnavailable
+from gateway.finance.journal_messages import JournalPosting
 from gateway.finance.requests import FinanceRequest
 from gateway.finance.spend_question import Reporting
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport
@@ -215,6 +216,7 @@ def make_dashboard(
     oidc_secret: str,
     teams: Callable[[], Collection[str]],
     providers: Callable[[], Collection[str]],
+    posting: Callable[[str], JournalPosting],
     clock: Clock,
     random_bytes: RandomBytes,
 ) -> Dashboard:
@@ -232,6 +234,7 @@ def make_dashboard(
         oidc_secret: The client secret at the identity provider, empty for none.
         teams: Names of the configured teams of the moment.
         providers: Names of the configured providers of the moment.
+        posting: How the configuration wants the journal of a month.
         clock: Time.
         random_bytes: A cryptographic source.
     """
@@ -269,6 +272,7 @@ def make_dashboard(
             rates_file=reporting.rates_path,
             providers=providers,
             teams=teams,
+            posting=posting,
         ),
     )
 

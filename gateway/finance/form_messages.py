@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from gateway.finance.bill_messages import ImportedFile, ImportFile, Reconcile
 from gateway.finance.close_messages import CloseMonth
+from gateway.finance.journal_messages import IssueJournal
 from gateway.finance.messages import Decide, Month, Propose
 
 FormToken = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
@@ -41,7 +42,7 @@ class Once(msgspec.Struct, frozen=True, kw_only=True, tag="once"):
     """
 
     form: FormToken
-    act: ImportHeld | Reconcile | Propose | Decide | CloseMonth
+    act: ImportHeld | Reconcile | Propose | Decide | IssueJournal | CloseMonth
 
 
 def actor_of(order: Once) -> str:
@@ -53,7 +54,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a form.
 
     Attributes:
-        subject: Number of the import, run or proposal; the month of a close.
+        subject: Number of the import, run, proposal or journal; the month of a close.
         sentence: What was done.
         is_repeated: Whether the form was sent before, so that nothing was done now.
     """

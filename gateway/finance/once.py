@@ -15,6 +15,7 @@ from gateway.finance.close import SOFT
 from gateway.finance.close_messages import CloseReport
 from gateway.finance.errors import Refused
 from gateway.finance.form_messages import Done, Once, ShowForm, actor_of
+from gateway.finance.journal_messages import JournalDocument
 from gateway.finance.messages import Proposal
 from gateway.ledger.dialects import insert_into
 from gateway.ledger.finance_tables import finance_form
@@ -119,6 +120,8 @@ def _described(reply: object) -> Done:
         case CloseReport():
             how = "softly" if reply.state == SOFT else "for good"
             return Done(subject=reply.month, sentence=f"{reply.month} is closed {how}")
+        case JournalDocument():
+            return Done(subject=reply.number, sentence=f"journal {reply.number} is issued")
         case _:
             raise TypeError(f"no act answers with {type(reply).__name__}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import msgspec
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -12,6 +13,7 @@ from gateway.finance.bill_messages import ImportFile, Reconcile, SourceKind
 from gateway.finance.close_messages import CloseMonth, CloseStatus, CloseStep, VerifyCloses
 from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import Refused
+from gateway.finance.journal_messages import IssueJournal, JournalDocument, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines
 from gateway.finance.machines.recording import note_machines
 from gateway.finance.machines.report import propose_machines
@@ -28,6 +30,7 @@ from tests.gateway.finance_books import attempt, unknown
 from tests.gateway.ledger_samples import FakeClock, open_spool
 from tests.gateway.machine_books import NOVEMBER, OCTOBER, VLLM
 from tests.gateway.test_finance_close import MONTH, NOVEMBER_6, USD, whole_month
+from tests.gateway.test_finance_journal import POSTING
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +50,7 @@ async def book(spool_root, clock, attempts, session: int) -> None:
 
 
 async def close_a_month(url: str, folder) -> tuple:
-    """Bill, run, approval, close, and a late event; gives what must not depend on the database."""
+    """Bill, run, approval, close, journals, a late event; gives what any database has to agree on."""
     clock = FakeClock(wall=NOVEMBER_6)
     service = LedgerService(url, folder / "spool", clock=clock.clock)
     await service.start()
@@ -68,6 +71,7 @@ async def close_a_month(url: str, folder) -> tuple:
     posted = await desk.answer(ListAdjustments())
     hard = CloseMonth(actor="ann", month=MONTH, step=CloseStep.HARD)
     closed = await desk.answer(hard)
+    journals = await issue_at_once(desk)
     await book(folder / "spool", clock, [attempt(4)], 2)
     await service.flush()
     proofs = await desk.answer(VerifyCloses())
@@ -76,12 +80,35 @@ async def close_a_month(url: str, folder) -> tuple:
     assert november.late_pico_usd == 2_500_000 * 1_000_000
     verification = await service.verify()
     assert verification.faults == ()
+    draft = ShowJournal(month="2026-11", posting=POSTING, is_draft=True)
+    late = await desk.answer(draft)
+    assert late.late_pico_usd == late.total_pico_usd == november.late_pico_usd
     await service.stop(drain=False)
-    return run.differences, posted, closed
+    return run.differences, posted, closed, journals, late
+
+
+async def issue_at_once(desk: FinanceDesk) -> list[JournalDocument]:
+    """Issue the journal of the month twice at the same time, then another one."""
+    found: list[JournalDocument] = []
+
+    async def issue(**changes) -> None:
+        values = {"actor": "ann", "month": MONTH, "posting": POSTING}
+        found.append(await desk.answer(IssueJournal(**(values | changes))))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(issue)
+        tasks.start_soon(issue)
+    assert found[0] == found[1] == await desk.answer(ShowJournal(month=MONTH, posting=POSTING))
+    moved = msgspec.structs.replace(POSTING, entity="DE02")
+    await issue(posting=moved, is_revision=True)
+    assert [one.number for one in found] == ["FW-2026-10", "FW-2026-10", "FW-2026-10-2"]
+    return found
 
 
 @pytest.mark.slow
-async def test_both_databases_close_a_month_with_the_same_digest(tmp_path, postgres_url):
+async def test_both_databases_close_a_month_with_the_same_digest_and_journal(
+    tmp_path, postgres_url
+):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     on_sqlite = await close_a_month(f"sqlite:///{tmp_path / 'a' / 'ledger.db'}", tmp_path / "a")
@@ -92,6 +119,8 @@ async def test_both_databases_close_a_month_with_the_same_digest(tmp_path, postg
         "UPDATE period_close SET state = 'soft'",
         "DELETE FROM spend_adjustment",
         "UPDATE late_entry SET booked_period = '2026-10'",
+        "UPDATE journal_document SET number = 'FW-1'",
+        "DELETE FROM journal_document",
     ):
         with pytest.raises(DBAPIError, match="append-only"):
             async with engine.begin() as connection:

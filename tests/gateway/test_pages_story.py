@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gateway.finance.spend_question import Reporting
@@ -9,11 +11,16 @@ from gateway.ledger.views import CostCentre
 from gateway.settings.finance import FinanceSettings
 from gateway.settings.journal import JournalAccountSettings, JournalSettings
 from tests.gateway.ledger_samples import PRICE_PICO
+from tests.gateway.page_reader import PageReader
 from tests.gateway.pages_harness import running_pages
+from tests.gateway.people_harness import SAME, csrf, logged_in, make
 
 pytestmark = pytest.mark.anyio
 
 MONTH = "/admin/v1/finance/months/2026-11"
+CLOSE = "/ui/close?month=2026-10"
+JOURNAL = "/ui/close/2026-10"
+DAY_US = 86_400_000_000
 ACCOUNTS = JournalAccountSettings(expense="6815", clearing="3300", rounding="6899")
 CENTRES = (CostCentre("payments", "", "4711"),)
 
@@ -86,3 +93,73 @@ async def test_a_bridge_and_anomalies_are_told(tmp_path) -> None:
         assert (await client.get(path, params=days)).json() == {"anomalies": []}
         refused = await client.get(path, params=days | {"from": "2026-01-01"})
         assert (refused.status_code, "62 days" in refused.text) == (409, True)
+
+
+@pytest.mark.slow
+async def test_a_journal_is_issued_on_the_page_of_its_close(tmp_path) -> None:
+    async with running_pages(tmp_path) as pages:
+        await pages.book(tokens=200_000_000, ago_us=50 * DAY_US)
+        for login, role in (("carla", "finance_admin"), ("vera", "finance_viewer")):
+            await make(pages, login, role)
+        async with logged_in(pages, "carla") as client:
+            # A month that is open has no journal on its page.
+            assert 'id="journal' not in (await client.get(CLOSE)).text
+            body = {"step": "hard", "accepted": {"reconciliation": "no bill"}}
+            path = "/admin/v1/finance/months/2026-10/close"
+            closed = await client.post(path, json=body, headers=await csrf(client))
+            assert closed.status_code == 200
+            assert "no journal is configured" in (await client.get(CLOSE)).text
+            pages.service.reporting = reporting(tmp_path)
+            form = await once_of(client)
+            draft = PageReader((await client.get(CLOSE)).text).text
+            assert "Draft DRAFT-FW-2026-10" in draft
+            for wrong in ({}, {"confirm": "2026-09"}):
+                answer = await client.post(JOURNAL, data={**form, **wrong}, headers=SAME)
+                assert (answer.status_code, "type 2026-10 to confirm" in answer.text) == (422, True)
+            forged = {**form, "confirm": "2026-10"} | {"token": "0" * 64}
+            assert (await client.post(JOURNAL, data=forged, headers=SAME)).status_code == 403
+            form["confirm"] = "2026-10"
+            pages.service.reporting = reporting(tmp_path, currency="EUR")
+            answer = await client.post(JOURNAL, data=form, headers=SAME)
+            assert (answer.status_code, "need exchange rates" in answer.text) == (422, True)
+            pages.service.reporting = reporting(tmp_path)
+            for _ in range(2):  # the second as by a reload
+                answer = await client.post(JOURNAL, data=form, headers=SAME)
+                assert answer.headers["location"] == f"{CLOSE}&done=journal"
+            page = (await client.get(answer.headers["location"])).text
+            assert "The journal of the month is issued." in page
+            assert (
+                "<button" not in page.partition('id="journal-title"')[2].partition("</section>")[0]
+            )
+            link = re.search(r'href="([^"]*format=csv)" download', page)
+            assert link is not None
+            csv = await client.get(link[1])
+            assert csv.headers["content-disposition"] == 'attachment; filename="FW-2026-10.csv"'
+            issued = (await client.get("/admin/v1/finance/months/2026-10/journal")).json()
+            facts = PageReader(page).text
+            assert f"{issued['total']} USD, {len(issued['lines'])} lines" in facts
+            assert issued["digest"] in facts
+            assert "by Carla" in facts
+            changed = JournalSettings(entity="DE02", accounts=ACCOUNTS)
+            pages.service.reporting = reporting(tmp_path, journal=changed)
+            assert "Issue another journal of October 2026" in (await client.get(CLOSE)).text
+            again = await once_of(client) | {"confirm": "2026-10", "do": "revise"}
+            answer = await client.post(JOURNAL, data=again, headers=SAME)
+            assert answer.status_code == 303
+            assert "Document FW-2026-10-2" in PageReader((await client.get(CLOSE)).text).text
+            acts = PageReader((await client.get("/ui/acts?month=2026-10")).text).text
+            assert acts.count("issued the journal of a month") == 2
+        async with logged_in(pages, "vera") as client:
+            page = (await client.get(CLOSE)).text
+            assert "format=csv" in page
+            assert "<button" not in page.partition('<main id="main">')[2]
+            form = await once_of(client, otherwise="0" * 32) | {"confirm": "2026-10"}
+            assert (await client.post(JOURNAL, data=form, headers=SAME)).status_code == 403
+
+
+async def once_of(client, *, otherwise: str = "") -> dict[str, str]:
+    """What a form of the close page carries, to issue a journal."""
+    page = (await client.get(CLOSE)).text
+    found = re.search(r'name="once" value="([0-9a-f]{32})"', page)
+    once = otherwise if found is None else found[1]
+    return {"token": PageReader(page).fields["token"], "once": once, "do": "journal"}

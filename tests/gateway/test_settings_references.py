@@ -209,6 +209,49 @@ PROBLEMS = {
         f"providers: {{s: {SERVER}, trust: [local]}}}}",
         "f.yaml:1: providers.s.trust: `local` is given by `kind: local` only",
     ),
+    "two schedules of one name": (
+        (
+            "alerts: {webhooks: [{name: hook, url: 'https://h.example', secret_env: S}]}\n"
+            "finance: {statements: [{name: a, webhooks: [hook]}, {name: a, webhooks: [hook]}]}"
+        ),
+        "f.yaml:2: finance.statements[1]: schedule `a` is listed twice",
+    ),
+    "statements of an unknown team": (
+        (
+            "teams: {payments: {}}\n"
+            "alerts: {webhooks: [{name: hook, url: 'https://h.example', secret_env: S}]}\n"
+            "finance: {statements: [{name: a, teams: [payment], webhooks: [hook]}]}"
+        ),
+        (
+            "f.yaml:3: finance.statements[0].teams[0]: unknown team `payment`; "
+            "did you mean `payments`?"
+        ),
+    ),
+    "statements by mail without a server": (
+        "finance: {statements: [{name: a, mail: [f@example.com]}]}",
+        ("f.yaml:1: finance.statements[0].mail: e-mail needs a server; name it in finance.mail"),
+    ),
+    "statements to an unknown webhook": (
+        (
+            "alerts: {webhooks: [{name: hook, url: 'https://h.example', secret_env: S}]}\n"
+            "finance: {statements: [{name: a, webhooks: [hok]}]}"
+        ),
+        (
+            "f.yaml:2: finance.statements[0].webhooks[0]: unknown webhook `hok`; "
+            "did you mean `hook`?; alerts.webhooks lists them"
+        ),
+    ),
+    "anomalies by mail without a server": (
+        "finance: {anomalies: {mail: [f@example.com]}}",
+        "f.yaml:1: finance.anomalies.mail: e-mail needs a server; name it in finance.mail",
+    ),
+    "anomalies to an unknown webhook": (
+        "finance: {anomalies: {webhooks: [hook]}}",
+        (
+            "f.yaml:1: finance.anomalies.webhooks[0]: unknown webhook `hook`; "
+            "alerts.webhooks lists them"
+        ),
+    ),
     "an attribute claimed twice": (
         f"providers: {{s: {SERVER}, trust: [dpa, dpa]}}}}",
         "f.yaml:1: providers.s.trust[1]: attribute `dpa` is listed twice",
@@ -222,6 +265,14 @@ def test_a_reference_that_cannot_hold_is_an_error(text, problem):
 
 
 SOUND = {
+    "statements and anomalies to what there is": (
+        "teams: {payments: {}}\n"
+        "alerts: {webhooks: [{name: hook, url: 'https://h.example', secret_env: S}]}\n"
+        "finance:\n"
+        "  mail: {host: mail.example.com, sender: f@example.com}\n"
+        "  statements: [{name: a, teams: [payments], webhooks: [hook], mail: [f@example.com]}]\n"
+        "  anomalies: {webhooks: [hook], mail: [f@example.com]}"
+    ),
     "self_hosted on a private address": f"providers: {{s: {SERVER}, trust: [self_hosted]}}}}",
     "self_hosted on a public host with proof": (
         "providers: {s: {kind: vllm, base_url: 'https://llm.example.com/v1', "

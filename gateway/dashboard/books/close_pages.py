@@ -29,6 +29,7 @@ from gateway.dashboard.books.frame import (
     instant,
     spoken,
 )
+from gateway.dashboard.books.journal_view import issue_order, journal_shown
 from gateway.dashboard.finance import periods
 from gateway.dashboard.finance.periods import Month
 from gateway.dashboard.shell import form_of
@@ -50,6 +51,7 @@ _REASON_CHARACTERS_MAX = 500
 _DONE = {
     "soft": "The month is closed softly: its figures may go out as preliminary.",
     "hard": "The month is closed for good.",
+    "journal": "The journal of the month is issued.",
 }
 
 
@@ -79,13 +81,19 @@ class ClosePages:
             return self.books.away(request)
 
     async def close(self, request: Request, month: str) -> Response:
-        """Close a month softly, show what a hard close would do, or do it."""
+        """Close a month softly, show what a hard close would do, do it, or issue its journal."""
         named = self.books.month(month)
         if named is None:
             message = f"month: {month[:64]!r} is no month such as 2026-10"
             return self.books.bad_address(request, CLOSE_PATH, message)
         form = await form_of(request)
-        steps = {"soft": self._soft, "review": self._review, "hard": self._hard}
+        steps = {
+            "soft": self._soft,
+            "review": self._review,
+            "hard": self._hard,
+            "journal": self._journal,
+            "revise": self._journal,
+        }
         step = steps.get(form.get("do", ""), self._unknown)
         try:
             return await step(request, named, form)
@@ -115,6 +123,18 @@ class ClosePages:
             return self._confirm(request, month, report, reasons, filled)
         await self._do(request, month, form, report, CloseStep.HARD)
         return back(CLOSE_PATH, month=month.name, done="hard")
+
+    async def _journal(self, request: Request, month: Month, form: Mapping[str, str]) -> Response:
+        """Issue the journal of a closed month, or another one where the configuration changed."""
+        order = await issue_order(
+            self.books,
+            month.name,
+            form,
+            actor=self.books.actor(request),
+            is_revision=form.get("do") == "revise",
+        )
+        await self.books.act(Once(form=form_number(form), act=order))
+        return back(CLOSE_PATH, month=month.name, done="journal")
 
     async def _do(
         self,
@@ -194,6 +214,7 @@ class ClosePages:
             "filled": filled,
             "done": _DONE.get(request.query_params.get("done", ""), ""),
             "teams": await self._teams(month) if is_closed else (),
+            "journal": await journal_shown(self.books, month.name, names) if is_closed else None,
             "verified": await self._verified(month) if _wants_check(request, is_closed) else None,
             "export": f"/admin/v1/spend/export?{urlencode({'month': month.name})}",
             "following": periods.month_after(month, time_zone=UTC),

@@ -22,6 +22,7 @@ from gateway.dashboard.finance.periods import Month
 from gateway.dashboard.shell import PATH, Shell, to
 from gateway.errors import CallerFault, LedgerUnavailable
 from gateway.finance.form_messages import Done, Once, ShowForm
+from gateway.finance.journal_messages import JournalPosting
 from gateway.finance.requests import FinanceRequest
 from gateway.ledger.views import SpendQuery, SpendReport
 from gateway.settings.finance import FinanceSettings
@@ -109,6 +110,7 @@ class Books:
         rates_file: Exchange rates, None for none.
         providers: Names of the configured providers at this moment.
         teams: Names of the configured teams at this moment.
+        posting: How the configuration wants the journal of a month; may read a file.
     """
 
     calls: BooksCalls
@@ -118,6 +120,7 @@ class Books:
     rates_file: Path | None
     providers: Callable[[], Collection[str]]
     teams: Callable[[], Collection[str]]
+    posting: Callable[[str], JournalPosting]
 
     async def ask(self, request: FinanceRequest, result_type: type[T]) -> T:
         """Have finance answer, as the type that it answers with.
