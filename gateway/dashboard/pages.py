@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, cast
 
 from fastapi import APIRouter, Request, Response
@@ -39,7 +40,7 @@ from gateway.dashboard.templating import make_templates
 from gateway.dashboard.users_pages import UsersPages
 from gateway.dashboard.worth_pages import WorthPages
 from gateway.errors import LedgerUnavailable
-from gateway.finance.journal_messages import JournalPosting
+from gateway.finance.journal_orders import journal_posting
 from gateway.finance.requests import FinanceRequest
 from gateway.finance.spend_question import Reporting
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport
@@ -216,7 +217,6 @@ def make_dashboard(
     oidc_secret: str,
     teams: Callable[[], Collection[str]],
     providers: Callable[[], Collection[str]],
-    posting: Callable[[str], JournalPosting],
     clock: Clock,
     random_bytes: RandomBytes,
 ) -> Dashboard:
@@ -234,7 +234,6 @@ def make_dashboard(
         oidc_secret: The client secret at the identity provider, empty for none.
         teams: Names of the configured teams of the moment.
         providers: Names of the configured providers of the moment.
-        posting: How the configuration wants the journal of a month.
         clock: Time.
         random_bytes: A cryptographic source.
     """
@@ -272,7 +271,7 @@ def make_dashboard(
             rates_file=reporting.rates_path,
             providers=providers,
             teams=teams,
-            posting=posting,
+            posting=partial(journal_posting, reporting),
         ),
     )
 

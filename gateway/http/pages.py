@@ -28,7 +28,6 @@ from gateway.dashboard.pages import ASSETS, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
 from gateway.dashboard.shell import form_of, login_path, to, viewer_of_principal
 from gateway.finance.form_messages import FILE_BYTES_MAX
-from gateway.finance.journal_orders import journal_posting
 from gateway.http import admin, admin_budgets, admin_commitments, admin_finance, openapi
 from gateway.http.admin_machines import MachinesApi
 from gateway.http.admin_people import PeopleApi
@@ -96,7 +95,6 @@ def make_pages(
         oidc_secret=service.oidc_secret,
         teams=lambda: service.admission.teams,
         providers=lambda: {name.partition("/")[0] for name in service.admission.fleet.deployments},
-        posting=lambda month: journal_posting(service.reporting, month),
         clock=service.clock,
         random_bytes=random_bytes,
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import AsyncExitStack
 
 import pytest
 
 from gateway.finance.spend_question import Reporting
+from gateway.http.asgi import Application
+from gateway.http.pages import make_pages
 from gateway.ledger.views import CostCentre
 from gateway.settings.finance import FinanceSettings
 from gateway.settings.journal import JournalAccountSettings, JournalSettings
@@ -97,11 +100,19 @@ async def test_a_bridge_and_anomalies_are_told(tmp_path) -> None:
 
 @pytest.mark.slow
 async def test_a_journal_is_issued_on_the_page_of_its_close(tmp_path) -> None:
-    async with running_pages(tmp_path) as pages:
+    async with running_pages(tmp_path) as pages, AsyncExitStack() as browsers:
+
+        async def configured(before, **changes):
+            """The same browser once workers have another configuration."""
+            pages.service.reporting = reporting(tmp_path, **changes)
+            pages.app = Application(pages.service, make_pages)
+            return await browsers.enter_async_context(pages.browser(cookies=before.cookies))
+
         await pages.book(tokens=200_000_000, ago_us=50 * DAY_US)
         for login, role in (("carla", "finance_admin"), ("vera", "finance_viewer")):
             await make(pages, login, role)
-        async with logged_in(pages, "carla") as client:
+        async with logged_in(pages, "carla") as carla:
+            client = carla
             # A month that is open has no journal on its page.
             assert 'id="journal' not in (await client.get(CLOSE)).text
             body = {"step": "hard", "accepted": {"reconciliation": "no bill"}}
@@ -109,7 +120,7 @@ async def test_a_journal_is_issued_on_the_page_of_its_close(tmp_path) -> None:
             closed = await client.post(path, json=body, headers=await csrf(client))
             assert closed.status_code == 200
             assert "no journal is configured" in (await client.get(CLOSE)).text
-            pages.service.reporting = reporting(tmp_path)
+            client = await configured(client)
             form = await once_of(client)
             draft = PageReader((await client.get(CLOSE)).text).text
             assert "Draft DRAFT-FW-2026-10" in draft
@@ -119,10 +130,10 @@ async def test_a_journal_is_issued_on_the_page_of_its_close(tmp_path) -> None:
             forged = {**form, "confirm": "2026-10"} | {"token": "0" * 64}
             assert (await client.post(JOURNAL, data=forged, headers=SAME)).status_code == 403
             form["confirm"] = "2026-10"
-            pages.service.reporting = reporting(tmp_path, currency="EUR")
-            answer = await client.post(JOURNAL, data=form, headers=SAME)
+            euros = await configured(client, currency="EUR")
+            answer = await euros.post(JOURNAL, data=form, headers=SAME)
             assert (answer.status_code, "need exchange rates" in answer.text) == (422, True)
-            pages.service.reporting = reporting(tmp_path)
+            client = await configured(client)
             for _ in range(2):  # the second as by a reload
                 answer = await client.post(JOURNAL, data=form, headers=SAME)
                 assert answer.headers["location"] == f"{CLOSE}&done=journal"
@@ -141,7 +152,7 @@ async def test_a_journal_is_issued_on_the_page_of_its_close(tmp_path) -> None:
             assert issued["digest"] in facts
             assert "by Carla" in facts
             changed = JournalSettings(entity="DE02", accounts=ACCOUNTS)
-            pages.service.reporting = reporting(tmp_path, journal=changed)
+            client = await configured(client, journal=changed)
             assert "Issue another journal of October 2026" in (await client.get(CLOSE)).text
             again = await once_of(client) | {"confirm": "2026-10", "do": "revise"}
             answer = await client.post(JOURNAL, data=again, headers=SAME)
