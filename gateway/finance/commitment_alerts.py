@@ -8,9 +8,10 @@ again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import date
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -28,6 +29,8 @@ from pricing.money import format_usd
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 RUNS_OUT_DAYS = (30, 7)
 """So many days before it will be used up an alert goes out."""
 LAPSES_DAYS = 30
@@ -37,54 +40,86 @@ _TOLD = "commitment_alerts"
 _RUN_OUT, _USED_UP, _LAPSE = "commitment.run_out", "commitment.used_up", "commitment.lapse"
 
 
-class Writer(Protocol):
+class Ledger(Protocol):
     """What is needed of the ledger's service."""
 
-    async def write_apart(self, run: Callable[[sa.Connection], int]) -> int:
+    async def read_apart(self, run: Callable[[sa.Connection], T]) -> T:
+        """Read on a connection of its own, in a thread."""
+        ...
+
+    async def write_apart(self, run: Callable[[sa.Connection], T]) -> T:
         """Write in one transaction on a connection of its own, in a thread."""
         ...
 
 
-async def watch(ledger: Writer, *, clock: Clock, look_s: float = LOOK_S) -> None:
+async def watch(ledger: Ledger, *, clock: Clock, look_s: float = LOOK_S) -> None:
     """Look every hour until cancelled."""
     while True:
         try:
-            await ledger.write_apart(
-                lambda connection: note_alerts(connection, now_us=clock.wall_us())
-            )
+            await look(ledger, now_us=clock.wall_us())
         except LedgerError as error:
             _log.warning("alerts about commitments wait: %s", error)
         await anyio.sleep(look_s)
 
 
-def note_alerts(connection: sa.Connection, *, now_us: int) -> int:
+async def look(ledger: Ledger, *, now_us: int) -> int:
+    """Write down what has to be told and was not yet; how many alerts that are.
+
+    The usage of a year is read first: nobody else writes while an alert is written down.
+    """
+    due = await ledger.read_apart(lambda connection: find_due(connection, now_us=now_us))
+    if not due:
+        return 0
+    return await ledger.write_apart(lambda connection: note_alerts(connection, due, now_us=now_us))
+
+
+def find_due(connection: sa.Connection, *, now_us: int) -> tuple[CommitmentStanding, ...]:
+    """The commitments of which something has to be told and was not yet."""
+    if not commitments.load(connection):
+        return ()
+    told, today = _load_told(connection), from_microseconds(now_us).date()
+    found = commitments.standings(connection, now_us=now_us)
+    return tuple(one for one in found if _untold(one, told, today))
+
+
+def note_alerts(
+    connection: sa.Connection, due: Sequence[CommitmentStanding], *, now_us: int
+) -> int:
     """Write down what has to be told and was not yet; how many alerts that are.
 
     Args:
         connection: In a transaction that may write.
+        due: As `find_due` found them.
         now_us: Microseconds since the epoch.
     """
-    if not commitments.load(connection):
-        return 0
     take(connection, Lock.AUDIT)  # two machines look one after the other
-    value = load_fact(connection, _TOLD)
-    told: set[str] = set()
-    if value is not None:
-        told.update(msgspec.json.decode(value, type=list[str]))
-    today = from_microseconds(now_us).date()
+    told, today = _load_told(connection), from_microseconds(now_us).date()
     count = 0
-    for one in commitments.standings(connection, now_us=now_us):
-        due = [key for key in _due(one, today) if f"{one.name}/{one.revision}/{key}" not in told]
-        if not due:
+    for one in due:
+        left = _untold(one, told, today)
+        if not left:
             continue
-        told |= {f"{one.name}/{one.revision}/{key}" for key in due}
+        told |= {_name(one, key) for key in left}
         # Of several days that have passed at once, the nearest is told alone.
-        tell(connection, document(one, due[-1].partition("/")[0], now_us=now_us), now_us=now_us)
-        _log.warning("commitment %s: %s", one.name, due[-1])
+        tell(connection, document(one, left[-1].partition("/")[0], now_us=now_us), now_us=now_us)
+        _log.warning("commitment %s: %s", one.name, left[-1])
         count += 1
     if count:
         set_fact(connection, _TOLD, msgspec.json.encode(sorted(told)).decode())
     return count
+
+
+def _load_told(connection: sa.Connection) -> set[str]:
+    value = load_fact(connection, _TOLD)
+    return set() if value is None else set(msgspec.json.decode(value, type=list[str]))
+
+
+def _untold(one: CommitmentStanding, told: AbstractSet[str], today: date) -> list[str]:
+    return [key for key in _due(one, today) if _name(one, key) not in told]
+
+
+def _name(one: CommitmentStanding, key: str) -> str:
+    return f"{one.name}/{one.revision}/{key}"
 
 
 def _due(one: CommitmentStanding, today: date) -> Iterator[str]:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from gateway.clock import to_microseconds
 from gateway.finance import commitments
 from gateway.finance.close import close_month
-from gateway.finance.commitment_alerts import note_alerts, watch
+from gateway.finance.commitment_alerts import find_due, look, note_alerts, watch
 from gateway.finance.commitment_messages import (
     ListCommitments,
     RecordCommitment,
@@ -316,8 +316,10 @@ async def test_commitments_on_the_command_line(command):  # noqa: F811
 def alerts(engine: sa.Engine, now_us: int) -> list[tuple[str, str]]:
     """What was told by then, once more looked for."""
     with engine.begin() as connection:
-        note_alerts(connection, now_us=now_us)
-        note_alerts(connection, now_us=now_us)
+        due = find_due(connection, now_us=now_us)
+        note_alerts(connection, due, now_us=now_us)
+        note_alerts(connection, due, now_us=now_us)
+        assert find_due(connection, now_us=now_us) == ()
         table = budget_schema.budget_alert
         found = connection.execute(sa.select(table.c.document).order_by(table.c.id)).scalars().all()
     return [(one["type"], one["commitment"]) for one in found]
@@ -365,7 +367,7 @@ async def test_the_watch_goes_on_when_the_database_is_away(books):
     looks: list[int] = []
 
     class Ledger:
-        async def write_apart(self, run):
+        async def read_apart(self, run):
             looks.append(len(looks))
             if len(looks) == 1:
                 raise DatabaseUnavailable("away")
@@ -376,3 +378,23 @@ async def test_the_watch_goes_on_when_the_database_is_away(books):
         with anyio.fail_after(0.2):
             await watch(Ledger(), clock=FakeClock().clock, look_s=0.01)
     assert len(looks) >= 2
+
+
+async def test_the_usage_of_a_commitment_is_not_read_where_everybody_waits(books, monkeypatch):
+    writes: list[int] = []
+
+    class Ledger:
+        async def read_apart(self, run):
+            with books.connect() as connection:
+                return run(connection)
+
+        async def write_apart(self, run):
+            monkeypatch.setattr("gateway.finance.commitments.standings", None)
+            with books.begin() as connection:
+                writes.append(run(connection))
+            monkeypatch.undo()
+
+    record(books, amount="900")
+    for now_us in (NOVEMBER_6, *[NOVEMBER_6 + 30 * DAY_US] * 2):
+        await look(Ledger(), now_us=now_us)
+    assert writes == [1], "nothing is written where there is nothing to be told"
