@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Literal
+from urllib.parse import SplitResult, parse_qsl
 
 from pydantic import AfterValidator, Field
 
@@ -20,6 +21,12 @@ from gateway.settings.scalars import (
 SQLITE_PREFIX = "sqlite:///"
 
 
+def _holds_password(parts: SplitResult) -> bool:
+    """Whether a URL has a password in any place where drivers look for one."""
+    names = {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
+    return parts.password is not None or bool(names & {"password", "sslpassword"})
+
+
 def _check_database(value: str) -> str:
     if value.startswith(SQLITE_PREFIX):
         if value == SQLITE_PREFIX or any(character in value for character in "?#\0"):
@@ -28,7 +35,7 @@ def _check_database(value: str) -> str:
     parts = split_url(value)
     if parts.scheme != "postgresql" or not parts.hostname:
         raise ValueError("must be sqlite:///FILE or postgresql://user@host/database")
-    if parts.password is not None:
+    if _holds_password(parts):
         raise ValueError("must not hold a password; use database_password_env or _file")
     return value
 
@@ -37,7 +44,7 @@ def _check_redis(value: str) -> str:
     parts = split_url(value)
     if parts.scheme not in ("redis", "rediss") or not parts.hostname:
         raise ValueError("must be redis://host:6379/0")
-    if parts.password is not None:
+    if _holds_password(parts):
         raise ValueError("must not hold a password; use redis_password_env or _file")
     return value
 

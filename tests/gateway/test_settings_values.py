@@ -79,6 +79,14 @@ VALUES_REFUSED = {
         "without parameters",
     ),
     "a Redis of another kind": ("storage: {redis: 'memcached://h'}", "must be redis://host"),
+    "a password for Redis in the query": (
+        "storage: {redis: 'redis://h:6379/0?password=x'}",
+        "must not hold a password",
+    ),
+    "a password for the database in the query": (
+        "storage: {database: 'postgresql://u@h/d?sslmode=require&Password=x'}",
+        "must not hold a password",
+    ),
     "a password for Redis": ("storage: {redis: 'redis://:x@h:6379'}", "must not hold a password"),
     "a model source of another kind": (
         "providers: {l: {kind: local, models: [{id: x, source: 'http://h/x.gguf'}]}}",
