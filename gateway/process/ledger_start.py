@@ -165,12 +165,16 @@ class LedgerStarter:
 
         Where it does not answer, what is kept gets older: a later start has to know.
         """
-        try:
-            await self.board.refresh(
-                lambda: child.channel.call(
-                    "load_keys", None, result_type=list[KeyRecord], timeout_s=CONFIRM_S
-                )
+
+        async def load() -> list[KeyRecord]:
+            return await child.channel.call(
+                "load_keys", None, result_type=list[KeyRecord], timeout_s=CONFIRM_S
             )
+
+        try:
+            # Not with the lock held, for which others would wait as long as for the database.
+            if not self.board.has(await load()):
+                await self.board.refresh(load)
             await self.budgets.catch_up()
         except ChannelError as error:
             logger.warning("what the database told last is not confirmed: %s", error)

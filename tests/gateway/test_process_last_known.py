@@ -204,7 +204,9 @@ async def test_what_is_kept_gets_older_while_the_database_does_not_answer(tmp_pa
     await made.confirm(child)
     time.pass_s(1)
     assert made.file.load() is None
+    await made.board.publish([])
     await made.confirm(child)
+    assert made.board.keys == KEYS
     assert made.file.load() is not None
 
 
