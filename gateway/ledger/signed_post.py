@@ -42,5 +42,7 @@ async def post_signed(
         ) as answer:
             is_taken = 200 <= answer.status < 300
             return "" if is_taken else f"it answered {answer.status}"
+    except aiohttp.ClientResponseError as error:  # its text has the URL, which may be a secret
+        return f"it answered no HTTP: {error.message!r}"[:_FAILURE_CHARACTERS_MAX]
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return f"{type(error).__name__}: {error}"[:_FAILURE_CHARACTERS_MAX]

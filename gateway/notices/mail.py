@@ -83,6 +83,8 @@ def _told(error: Exception) -> str:
         said = error.smtp_error
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
         return _one_line(f"{error.smtp_code} {text}")
+    if isinstance(error, UnicodeError):  # it tells a character of the password, and where that is
+        return "user and password of finance.mail have to be ASCII"
     return _one_line(str(error))
 
 

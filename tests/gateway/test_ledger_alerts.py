@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import aiohttp
 import anyio
 import pytest
 import sqlalchemy as sa
@@ -19,6 +21,7 @@ from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.budget_alerts import GIVE_UP_US
 from gateway.ledger.budget_schema import alert_delivery, budget_alert
 from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.signed_post import post_signed
 from tests.gateway.ledger_samples import FakeClock, intent, make_database, open_spool, settlement
 from tests.gateway.test_ledger_budgets import COST, EXPOSURE, budget, serving
 
@@ -300,3 +303,18 @@ async def test_alerts_behind_a_slow_webhook_are_posted_by_one_machine(tmp_path, 
             pass
         ids = [headers["x-fareway-alert-id"] for headers, _ in receiver.got]
         assert sorted(ids) == ["alert-1", "alert-2", "alert-3"]
+
+
+async def test_what_is_told_of_a_webhook_that_speaks_no_http_hides_where_it_is() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nno header\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    hook = AlertWebhook(name="chat", url=f"http://127.0.0.1:{port}/T0/s3cret", secret=SECRET)
+    async with server, aiohttp.ClientSession() as session:
+        failure = await post_signed(session, hook, message_id="1", document={}, timestamp_s=1)
+    assert failure.startswith("it answered no HTTP: ")
+    assert "s3cret" not in failure

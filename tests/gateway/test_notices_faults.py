@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import msgspec
 import pytest
 
 from gateway.notices import outbox
-from gateway.notices.messages import SendStatement
+from gateway.notices.mail import make_message, send_mail
+from gateway.notices.messages import MailServer, SendStatement
 from gateway.notices.outbox import Notice, Parcel
 from gateway.notices.sender import NoticeSender
 from tests.gateway.ledger_samples import FakeClock
@@ -94,3 +96,19 @@ async def test_a_team_that_a_schedule_gets_later_is_sent_what_is_due(tmp_path):
             "payments,",
             "search,",
         ]
+
+
+async def test_a_password_that_cannot_be_said_is_not_told():
+    async with smtp_server(logins={"fareway": "x"}) as smtp:
+        server = MailServer(
+            host="127.0.0.1",
+            port=smtp.port,
+            security="none",
+            sender="a@b.example",
+            user="fareway",
+            password="p\xe4ss",
+        )
+        notice = Notice(kind="statement", name="x", at_us=1, subject="s", body="b", document={})
+        message = make_message(notice, sender="a@b.example", recipient="c@d.example")
+        failure = await anyio.to_thread.run_sync(send_mail, server, message)
+    assert failure == "UnicodeEncodeError: user and password of finance.mail have to be ASCII"
