@@ -20,12 +20,13 @@ from gateway.finance.close_messages import (
     VerifiedClose,
     VerifyCloses,
 )
+from gateway.finance.messages import MONTH_PATTERN
 from gateway.finance.orders import close_delays
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
 from pricing.money import format_usd
 
-_MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])", re.ASCII)
+_MONTH = re.compile(MONTH_PATTERN)
 _SHORT = 16
 
 

@@ -38,6 +38,8 @@ from pricing.errors import InvalidAmount
 from pricing.money import format_usd, parse_usd
 
 DAYS_SHOWN_MAX = 400
+_FIRST_DAY, _LAST_DAY = date(2000, 1, 1), date(2999, 12, 31)
+"""Every day since the first one of any commitment is gone through, each time it is asked."""
 _USD = "USD"
 _NO_RUN_OUT = RunOut(pace_pico_usd=0, on=None, early=None, late=None, percent=None)
 
@@ -362,6 +364,11 @@ def _checked_days(order: RecordCommitment) -> tuple[date, date]:
         first, last = date.fromisoformat(order.first_day), date.fromisoformat(order.last_day)
     except ValueError as error:
         raise Refused(f"{order.first_day} to {order.last_day}: {error}") from error
+    if first < _FIRST_DAY or last > _LAST_DAY:
+        raise Refused(
+            f"{order.name} is from {order.first_day} to {order.last_day}, which cannot be meant;"
+            f" name days from {_FIRST_DAY} to {_LAST_DAY}"
+        )
     if last < first:
         raise Refused(f"{order.name} ends on {last}, before it begins on {first}")
     if (last - first).days >= DAYS_MAX:

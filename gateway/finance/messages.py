@@ -16,7 +16,9 @@ from msgspec import Meta
 
 PICO_USD_MAX = 9 * 10**18
 
-Month = Annotated[str, Meta(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
+MONTH_PATTERN = r"^(19|[2-8][0-9])[0-9]{2}-(0[1-9]|1[0-2])$"
+"""A month from 1900 to 8999: what surely has a month before it and one after it."""
+Month = Annotated[str, Meta(pattern=MONTH_PATTERN)]
 Amount = Annotated[int, Meta(ge=-PICO_USD_MAX, le=PICO_USD_MAX)]
 Text = Annotated[str, Meta(max_length=512)]
 UNATTRIBUTED = "unattributed"

@@ -101,7 +101,8 @@ def load_anomalies(connection: sa.Connection, query: ShowAnomalies) -> tuple[Fou
 def _days(query: ShowAnomalies) -> tuple[date, date]:
     try:
         first, last = date.fromisoformat(query.first_day), date.fromisoformat(query.last_day)
-    except ValueError as error:
+        _ = first - (HISTORY_DAYS + 1) * _DAY, last + _DAY
+    except (ValueError, OverflowError) as error:
         raise Refused(f"{query.first_day} to {query.last_day}: {error}") from error
     if not 0 <= (last - first).days < DAYS_MAX:
         raise Refused(f"{first} to {last} is not one to {DAYS_MAX} days")

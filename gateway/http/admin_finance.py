@@ -35,6 +35,7 @@ from gateway.finance.journal_messages import (
 )
 from gateway.finance.journal_orders import journal_posting
 from gateway.finance.messages import (
+    MONTH_PATTERN,
     AdjustmentKind,
     AdjustmentLine,
     Decide,
@@ -56,10 +57,8 @@ Document = dict[str, object]
 """An answer: amounts in picodollars, and each beside it as decimal text in dollars."""
 JournalAnswer = Document | Response
 """JSON, or CSV when that was asked for."""
-MonthName = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
-MonthPath = Annotated[
-    str, Path(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$", description="A month in UTC: `2026-10`.")
-]
+MonthName = Annotated[str, Field(pattern=MONTH_PATTERN)]
+MonthPath = Annotated[str, Path(pattern=MONTH_PATTERN, description="A month in UTC: `2026-10`.")]
 Number = Annotated[int, Path(ge=1, lt=2**62)]
 Words = Annotated[str, Field(min_length=1, max_length=128)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
 from typing import Annotated, cast
 
@@ -18,6 +19,7 @@ from gateway.finance.machines.messages import (
     ShowMachines,
 )
 from gateway.finance.machines.shown import machines_document
+from gateway.finance.messages import MONTH_PATTERN
 from gateway.http.admin import PREFIX
 from gateway.http.admin_finance import Document, MonthName, document
 from gateway.http.admin_models import AdminModel
@@ -82,6 +84,8 @@ class MachinesApi:
         month, day = params.month, None if params.day is None else params.day.isoformat()
         if month is None:
             month = month_of(self._service.clock.wall_us()) if day is None else day[:7]
+        if not re.match(MONTH_PATTERN, month):
+            raise errors.InvalidField(f"{month} is no month of machines", param="day")
         if day is not None and not day.startswith(month):
             raise errors.InvalidField(f"{day} is no day of {month}", param="day")
         query = ShowMachines(

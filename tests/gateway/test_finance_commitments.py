@@ -227,6 +227,8 @@ async def test_late_usage_is_drawn_where_it_counts(tmp_path, books):
 REFUSED = {
     "an end before the beginning": ({"last_day": "2026-09-30"}, "before it begins"),
     "a day that is none": ({"last_day": "2026-02-30"}, "2026-02-30"),
+    "a day too early": ({"first_day": "0206-10-01", "last_day": "0206-12-31"}, "cannot be meant"),
+    "a day too late": ({"first_day": "9999-10-01", "last_day": "9999-12-31"}, "cannot be meant"),
     "a term without end": ({"last_day": "2099-01-01"}, "lasts longer than"),
     "a deployment of somebody else": (
         {"deployments": ("groq/llama",)}, "groq/llama is no deployment of openai",

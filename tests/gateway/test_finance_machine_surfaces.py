@@ -136,6 +136,13 @@ BAD = {
     "a day that is none": ("/ui/machines?day=2026-11-xx", "no day of 2026-11"),
     "a rate that is none": ("/ui/machines.csv?rate=cheap", "none of marginal"),
     "the same in the API": ("/admin/v1/spend/machines?rate=cheap", "rate"),
+    "a month before all months in the API": ("/admin/v1/spend/machines?month=0000-10", "month"),
+    "the last of all months in the API": ("/admin/v1/spend/machines?month=9999-12", "month"),
+    "a day of it in the API": ("/admin/v1/spend/machines?day=9999-12-31", "9999-12 is no month"),
+    "a day before all months in the API": ("/admin/v1/spend/machines?day=0001-01-01", "0001-01"),
+    "such a day": ("/ui/machines?day=9999-12-31", "9999-12"),
+    "such a month's bridge": ("/admin/v1/finance/months/9999-12/bridge", "month"),
+    "such a month's journal": ("/admin/v1/finance/months/0000-12/journal", "month"),
     "a day of another month in the API": (
         "/admin/v1/spend/machines?month=2026-11&day=2026-10-01",
         "no day of 2026-11",

@@ -92,6 +92,12 @@ async def test_a_day_that_stands_out_is_told_with_team_model_and_keys(tmp_path):
                     connection,
                     ShowAnomalies(first_day=first, last_day=last, excess_pico_usd=1),
                 )
+        for first, last in (("0001-01-01", "0001-01-09"), ("9999-12-30", "9999-12-31")):
+            with pytest.raises(Refused, match="date value out of range"):
+                load_anomalies(
+                    connection,
+                    ShowAnomalies(first_day=first, last_day=last, excess_pico_usd=1),
+                )
         with pytest.raises(Refused, match="day is out of range"):
             load_anomalies(
                 connection,
