@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,14 +12,26 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gateway.finance.bill_messages import ImportFile, SourceKind
 from gateway.finance.errors import UnreadableSource
+from gateway.finance.sources import tables
 from gateway.finance.sources.catalog import read_source
-from gateway.finance.sources.rows import SourceFile, Wrong, to_day, to_decimal, to_units
+from gateway.finance.sources.rows import SourceFile, Wrong, to_day, to_decimal, to_text, to_units
 
 WIRE = Path(__file__).parents[1] / "wire" / "finance"
 DAY = date(2026, 10, 17)
+
+
+def _parquet() -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"d": ["2026-10-17"] * 20, "n": [1] * 20}), buffer)
+    return buffer.getvalue()
+
+
+PARQUET = _parquet()
 
 
 def read(source: SourceKind, content: bytes | str, name: str = "f", **changes) -> SourceFile:
@@ -134,6 +147,45 @@ def test_a_focus_export_in_parquet_gives_the_same_rows():
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), buffer)
     assert money(read(SourceKind.FOCUS, buffer.getvalue())) == AZURE
+
+
+def test_a_small_file_of_very_many_rows_is_refused_before_it_is_unpacked(monkeypatch):
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"ChargePeriodStart": ["2026-10-17"] * 1_000}), buffer)
+    monkeypatch.setattr(tables, "ROWS_MAX", 999)
+    with pytest.raises(UnreadableSource, match="1,000 rows, .* split it by days"):
+        list(tables.read_table(buffer.getvalue(), "f"))
+
+
+@given(st.lists(st.tuples(st.integers(4, 500), st.integers(0, 255)), min_size=1, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_a_damaged_parquet_file_is_read_or_unreadable_and_nothing_else(changes):
+    content = bytearray(PARQUET)
+    for place, value in changes:
+        content[min(place, len(content) - 1)] = value
+    with suppress(UnreadableSource):
+        list(tables.read_table(bytes(content), "f"))
+
+
+def test_what_pyarrow_cannot_read_yet_is_unreadable(monkeypatch):
+    def refuse(*_):
+        raise NotImplementedError("an encoding of tomorrow")
+
+    monkeypatch.setattr(pq, "ParquetFile", refuse)
+    with pytest.raises(UnreadableSource, match="an encoding of tomorrow"):
+        list(tables.read_table(PARQUET, "f"))
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "\udfffx"])
+def test_text_that_no_database_keeps_is_wrong(text):
+    with pytest.raises(Wrong, match="no text"):
+        to_text(text, "model")
+
+
+@pytest.mark.parametrize("encoding", ["undefined", "utf-8\0", "nobody-knows"])
+def test_an_encoding_that_is_none_is_told(encoding):
+    with pytest.raises(UnreadableSource, match="text"):
+        list(tables.read_table(b"d,a\n1,2\n", "f", encoding=encoding))
 
 
 def test_a_csv_invoice_is_read_by_its_mapping():

@@ -37,6 +37,7 @@ from gateway.finance.bill_messages import (
     SourceKind,
 )
 from gateway.finance.form_messages import FilePreview, ImportHeld, Once, PreviewFile
+from gateway.finance.sources.generic import MAPPING_BYTES_MAX
 
 UPLOAD_PATH = IMPORTS_PATH
 SOURCES: Mapping[str, str] = {
@@ -92,9 +93,11 @@ class ImportPages:
         mapping = form.files.get("mapping_file")
         fields = dict(form.fields)
         try:
-            if mapping is not None and mapping.content:
-                fields["mapping"] = mapping.content.decode("utf-8", "replace")
             faults: dict[str, str] = {}
+            if mapping is not None and len(mapping.content) > MAPPING_BYTES_MAX:
+                faults["mapping_file"] = f"is over {MAPPING_BYTES_MAX // 1024} KiB"
+            elif mapping is not None and mapping.content:
+                fields["mapping"] = mapping.content.decode("utf-8", "replace")
             if file is None or not file.name:
                 faults["file"] = "choose a file"
             elif not file.content:

@@ -40,7 +40,7 @@ from gateway.finance.sources.rows import (
 from gateway.finance.sources.tables import Cell, read_table
 
 Kind = Literal["usage", "tax", "credit", "rounding"]
-_MAPPING_BYTES_MAX = 64 * 1024
+MAPPING_BYTES_MAX = 64 * 1024
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,8 +83,8 @@ def parse_mapping(text: str, name: str) -> tuple[Mapped, ZoneInfo]:
         UnreadableSource: It is no mapping; the sentence names the key.
     """
     try:
-        if len(text) > _MAPPING_BYTES_MAX:
-            raise ValueError(f"is over {_MAPPING_BYTES_MAX} bytes")
+        if len(text) > MAPPING_BYTES_MAX:
+            raise ValueError(f"is over {MAPPING_BYTES_MAX} bytes")
         mapped = msgspec.convert(cast("object", yaml.safe_load(text)), Mapped)
         return mapped, ZoneInfo(mapped.zone)
     except ZoneInfoNotFoundError as error:

@@ -23,7 +23,7 @@ def decode_text(content: bytes, name: str, *, encoding: str = "utf-8-sig") -> st
     """
     try:
         return content.decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
+    except (ValueError, LookupError) as error:
         raise UnreadableSource([f"{name}: is not {encoding} text: {error}"]) from error
 
 

@@ -28,6 +28,8 @@ OTHER = "other"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,2})?", re.ASCII)
 _CURRENCY = re.compile(r"[A-Z]{3}", re.ASCII)
 _TEXT_MAX = 512
+_NO_TEXT = re.compile("[\\x00\\ud800-\\udfff]")
+"""What no database keeps: NUL, and halves of characters, which JSON can write."""
 _TOKEN_METERS = frozenset(
     {Meter.INPUT, Meter.CACHE_READ, Meter.CACHE_WRITE, Meter.OUTPUT, Meter.REASONING}
 )
@@ -227,6 +229,8 @@ def to_text(value: object, what: str) -> str:
     text = value.strip()
     if len(text) > _TEXT_MAX:
         raise Wrong(f"{what} is longer than {_TEXT_MAX} characters")
+    if _NO_TEXT.search(text):
+        raise Wrong(f"{what} holds a character that is no text, such as NUL")
     return text
 
 

@@ -14,22 +14,50 @@ from gateway.finance.errors import UnreadableSource
 from gateway.finance.sources.pages import decode_text
 
 _PARQUET = b"PAR1"
+ROWS_MAX = 2_000_000
+UNPACKED_BYTES_MAX = 1024**3
+"""Of Parquet, which a thousandth of it on disk can say."""
+_BATCH_ROWS = 4_096
+_UNREADABLE = (ValueError, OSError, NotImplementedError, TypeError, LookupError)
+"""What pyarrow raises on a damaged file."""
 Cell = str | int | Decimal | datetime | None
 
 
-class _Table(Protocol):
-    """What we use of pyarrow's table."""
+class _Batch(Protocol):
+    """What we use of pyarrow's batch of rows."""
 
     def to_pylist(self) -> list[dict[str, object]]:
         """Its rows."""
         ...
 
 
+class _Sizes(Protocol):
+    """What a file says of itself, or of a group of its rows."""
+
+    num_rows: int
+    num_row_groups: int
+    total_byte_size: int
+
+    def row_group(self, number: int) -> _Sizes:
+        """A group of rows."""
+        ...
+
+
+class _File(Protocol):
+    """What we use of a file."""
+
+    metadata: _Sizes
+
+    def iter_batches(self, batch_size: int) -> Iterator[_Batch]:
+        """Its rows, some at a time."""
+        ...
+
+
 class _Parquet(Protocol):
     """What we use of `pyarrow.parquet`, which has no types."""
 
-    def read_table(self, source: io.BytesIO) -> _Table:
-        """Read a file."""
+    def ParquetFile(self, source: io.BytesIO) -> _File:  # noqa: N802, pyarrow's name
+        """Open a file."""
         ...
 
 
@@ -81,11 +109,27 @@ def _parquet(content: bytes, name: str) -> Iterator[tuple[int, Mapping[str, Cell
             [f"{name}: reading Parquet needs the extra: pip install 'fareway[exports]'"]
         ) from error
     try:
-        rows = parquet.read_table(io.BytesIO(content)).to_pylist()
-    except (ValueError, OSError) as error:
+        file = parquet.ParquetFile(io.BytesIO(content))
+        _check_size(file.metadata, name)
+        rows = (row for batch in file.iter_batches(_BATCH_ROWS) for row in batch.to_pylist())
+        for number, row in enumerate(rows, start=1):
+            yield number, {column: _cell(value) for column, value in row.items()}
+    except _UNREADABLE as error:
         raise UnreadableSource([f"{name}: is no Parquet file: {error}"]) from error
-    for number, row in enumerate(rows, start=1):
-        yield number, {column: _cell(value) for column, value in row.items()}
+
+
+def _check_size(whole: _Sizes, name: str) -> None:
+    """Refuse a small file that becomes a large table.
+
+    Raises:
+        UnreadableSource: It has too many rows, or unpacks to too much.
+    """
+    sizes = [whole.row_group(number).total_byte_size for number in range(whole.num_row_groups)]
+    if whole.num_rows > ROWS_MAX or sum(sizes) > UNPACKED_BYTES_MAX:
+        told = f"{whole.num_rows:,} rows, {sum(sizes):,} bytes unpacked; at most {ROWS_MAX:,} rows"
+        raise UnreadableSource(
+            [f"{name}: {told} and {UNPACKED_BYTES_MAX:,} bytes are taken; split it by days"]
+        )
 
 
 def _cell(value: object) -> Cell:
