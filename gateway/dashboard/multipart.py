@@ -104,7 +104,15 @@ def _take(form: Form, head: bytes, content: bytes) -> None:
 
 
 def _text(content: bytes, what: str) -> str:
+    """What bytes say.
+
+    Raises:
+        BadForm: They are no text that a database keeps.
+    """
     try:
-        return content.decode()
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise BadForm(f"{what} of the form is no UTF-8 text") from error
+    if "\0" in text:
+        raise BadForm(f"{what} of the form holds a NUL")
+    return text

@@ -46,6 +46,8 @@ NAVIGATION = (
 """Pages that those who may see them find at the top of each."""
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 64
+FORM_BYTES_MAX = 1024 * 1024
+"""Of a form without files; the body of one with files may be longer."""
 _SMALL_BYTES = 256 * 1024
 """Forms below it are taken apart on the event loop: a thread would take longer."""
 _SEEN = "fareway.session"
@@ -244,17 +246,18 @@ async def form_of(request: Request) -> Mapping[str, str]:
     said = request.headers.get("content-type", "")
     if boundary_of(said) is not None:
         return (await upload_of(request)).fields
-    if said.partition(";")[0].strip().lower() != _FORM:
+    body = await request.body()
+    if said.partition(";")[0].strip().lower() != _FORM or len(body) > FORM_BYTES_MAX:
         return {}
     try:
         pairs = parse_qsl(
-            (await request.body()).decode("ascii"),
+            body.decode("ascii"),
             max_num_fields=_FIELDS_MAX,
             keep_blank_values=True,
         )
     except ValueError:
         return {}
-    return dict(pairs)
+    return {} if any("\0" in one for pair in pairs for one in pair) else dict(pairs)
 
 
 async def upload_of(request: Request) -> Form:

@@ -26,7 +26,7 @@ from gateway.dashboard.books.imports_pages import UPLOAD_PATH
 from gateway.dashboard.finance_pages import Calendar
 from gateway.dashboard.pages import ASSETS, Dashboard, make_dashboard
 from gateway.dashboard.protection import SECURITY_HEADERS
-from gateway.dashboard.shell import form_of, login_path, to, viewer_of_principal
+from gateway.dashboard.shell import FORM_BYTES_MAX, form_of, login_path, to, viewer_of_principal
 from gateway.finance.form_messages import FILE_BYTES_MAX
 from gateway.http import admin, admin_budgets, admin_commitments, admin_finance, openapi
 from gateway.http.admin_machines import MachinesApi
@@ -54,7 +54,7 @@ from gateway.http.supervisor_calls import SupervisorCalls
 
 logger = logging.getLogger(__name__)
 
-BODY_BYTES_MAX = 1024 * 1024
+BODY_BYTES_MAX = FORM_BYTES_MAX
 UPLOAD_BYTES_MAX = FILE_BYTES_MAX + BODY_BYTES_MAX
 """Of the form with which a vendor's file is uploaded."""
 _PROBLEMS_MAX = 5
@@ -224,11 +224,15 @@ class Gate:
             raise errors.Draining(
                 "this process is shutting down; try again", retry_after_s=RETRY_WHEN_DRAINING_S
             )
+        _check_address(scope)
         await self._entrance.admit(scope)
         headers = cast("Headers", scope["headers"])
         if _is_api(scope) and scope["method"] in ("POST", "PUT", "PATCH"):
             check_is_json(headers)
-        return await read_body(receive, headers, max_bytes=_bytes_max(scope))
+        body = await read_body(receive, headers, max_bytes=_bytes_max(scope))
+        if _is_api(scope) and b"\\u0000" in body:
+            raise errors.InvalidRequest("the body holds a NUL, which is no text")
+        return body
 
 
 def _viewer_of_key(service: Service, headers: Headers) -> Viewer:
@@ -244,6 +248,16 @@ def _bytes_max(scope: Scope) -> int:
     """The bound of a body; only whoever may import gets as far as a file's."""
     place = cast("str", scope["method"]), cast("str", scope["path"])
     return UPLOAD_BYTES_MAX if place == ("POST", UPLOAD_PATH) else BODY_BYTES_MAX
+
+
+def _check_address(scope: Scope) -> None:
+    """Refuse what no database takes, not even in a question.
+
+    Raises:
+        InvalidRequest: The address holds a NUL.
+    """
+    if "\0" in cast("str", scope["path"]) or b"%00" in cast("bytes", scope["query_string"]):
+        raise errors.InvalidRequest("the address holds a NUL, which is no text")
 
 
 def _is_api(scope: Scope) -> bool:

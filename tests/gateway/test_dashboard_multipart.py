@@ -75,6 +75,7 @@ WRONG = {
         b"@", b"\xff"
     ),
     "a field that is too long": body(field("a", b"x" * (FIELD_BYTES_MAX + 1))),
+    "a field that no database keeps": body(field("a", b"x\0")),
     "too many parts": body(*[field("a", b"x")] * (PARTS_MAX + 1)),
 }
 

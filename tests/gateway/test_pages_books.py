@@ -300,6 +300,36 @@ async def test_a_form_that_is_too_large_is_refused_on_a_page(shared) -> None:
         assert "the form is over 1 MiB" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("where", "form"),
+    [("/ui/imports", {"number": "x" * (2**20 + 1)}), ("/ui/adjustments", {"reason": "a\0b"})],
+    ids=["longer than a form without a file may be", "of what no database keeps"],
+)
+async def test_a_form_that_no_page_sends_is_none(shared, where, form) -> None:
+    async with logged_in(shared, "carla") as client:
+        token = await fields(client, f"/ui/imports?month={MONTH}")
+        answer = await send(client, where, {**token, "month": MONTH, **form})
+        assert answer.status_code == 403
+
+
+async def test_an_address_or_body_with_a_nul_is_refused(shared) -> None:
+    async with logged_in(shared, "carla") as client:
+        for path in ("/ui/spend?team=%00", "/ui/requests/%00", "/admin/v1/spend?team=a%00"):
+            answer = await client.get(path)
+            assert (answer.status_code, "holds a NUL" in answer.text) == (400, True), path
+    async with shared.admin() as client:
+        answer = await client.post("/admin/v1/keys", json={"team": "search", "name": "a\0"})
+        assert (answer.status_code, "holds a NUL" in answer.text) == (400, True)
+
+
+async def test_a_mapping_that_is_no_mapping_is_not_kept_in_the_page(shared) -> None:
+    async with logged_in(shared, "carla") as client:
+        form = await fields(client, "/ui/imports") | {"source": "csv", "account": "up"}
+        files = {"file": ("b.csv", CSV), "mapping_file": ("m.yaml", b"x" * 65_537)}
+        answer = await send(client, "/ui/imports", form, files=files)
+        assert faults(answer.text) == {"mapping_file": "is over 64 KiB"}
+
+
 async def test_a_file_that_is_held_no_more_has_to_be_chosen_again(shared) -> None:
     async with logged_in(shared, "carla") as client:
         form = await fields(client, "/ui/imports") | {"source": "csv", "account": "up"}
