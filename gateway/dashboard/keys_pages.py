@@ -38,7 +38,7 @@ class KeyLine:
     Attributes:
         models: What it may use.
         limits: Its own rate limits.
-        spent: This month; None where whoever looks may not see spend.
+        spent: This month; a dash where whoever looks may not see spend of its team.
         href: Its attempts of the month, empty where nothing may be seen.
         last_used: Day on which it last spent anything, within this and the last month.
         can_change: Whether whoever looks may revoke it here.
@@ -55,7 +55,7 @@ class KeyLine:
     source: str
     created: str
     expires: str
-    spent: Shown | None
+    spent: Shown
     href: str
     last_used: str
     can_change: bool
@@ -174,14 +174,21 @@ class KeysPages:
         viewer = self.shell.seen(request).viewer
         may_change = restriction_for(viewer, Action.CHANGE_KEYS)
         found = await self.desk.keys(within)
-        sees_spend = not restriction_for(viewer, Action.READ_SPEND).is_nothing
+        may_see_spend = restriction_for(viewer, Action.READ_SPEND)
+        sees_spend = not may_see_spend.is_nothing
         spent: Mapping[str, int] = {}
         used: Mapping[str, str] = {}
         if sees_spend:
-            spent, used = await self._spend(within, now_us)
+            spent, used = await self._spend(may_see_spend, now_us)
         with_void = request.query_params.get("void") == "1"
         lines = [
-            self._line(one, spent=spent, used=used, sees_spend=sees_spend, may_change=may_change)
+            self._line(
+                one,
+                spent=spent,
+                used=used,
+                sees_spend=may_see_spend.has(one.team, ""),
+                may_change=may_change,
+            )
             for one in found
         ]
         given = form or {}
@@ -210,14 +217,13 @@ class KeysPages:
         zone = self.calendar.zone
         month = periods.month_of(local_day(now_us, ZoneInfo(zone)), time_zone=zone)
         before = periods.month_before(month, time_zone=zone)
-        teams = None if within.teams is None else tuple(sorted(within.teams | within.own_teams))
         await self.ledger.catch_up()
         report = await self.ledger.spend_report(
             SpendQuery(
                 group_by=(GroupBy.DAY, GroupBy.KEY),
                 from_us=before.window.start_us,
                 to_us=month.window.end_us,
-                teams=teams,
+                teams=within.sums,
                 zone=zone,
             )
         )
@@ -254,7 +260,7 @@ class KeysPages:
             source=key.source,
             created=self._day(key.created_at),
             expires="never" if key.expires_at is None else self._day(key.expires_at),
-            spent=shown(spent.get(key.key_id, 0)) if sees_spend else None,
+            spent=shown(spent.get(key.key_id, 0)) if sees_spend else Shown(text=NOTHING, exact=""),
             href=f"{PATH}/requests?period=this-month&key={key.key_id}" if sees_spend else "",
             last_used=used.get(key.key_id, NOTHING),
             can_change=is_ours and is_reached and key.state == "active",

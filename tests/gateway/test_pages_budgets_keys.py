@@ -342,3 +342,11 @@ NAMES = {
 @pytest.mark.parametrize(("name", "taken", "wanted"), NAMES.values(), ids=NAMES.keys())
 def test_a_successor_has_a_name_that_says_so(name, taken, wanted) -> None:
     assert successor_name(name, taken) == wanted
+
+
+async def test_spend_of_a_key_is_shown_to_whoever_may_see_spend_of_its_team(shared) -> None:
+    async with person(shared, "auditor", "team_member@payments") as client:
+        text = (await client.get("/ui/keys")).text
+    spent = {row[1]: row[4] for row in PageReader(text).tables["keys"][1:]}
+    assert spent["search"] == "–"
+    assert spent["payments"] != "–"
