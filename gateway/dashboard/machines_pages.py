@@ -6,9 +6,9 @@ may see only some teams is shown their shares, and nothing of the machines.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Protocol
 
 import msgspec
@@ -26,7 +26,6 @@ from gateway.finance.machines.shown import as_csv
 from gateway.finance.requests import FinanceRequest
 from gateway.settings.finance import MachineSettings
 
-_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-(0[1-9]|[12][0-9]|3[01])", re.ASCII)
 _UTC = "UTC"
 _TEXT_MAX = 64
 
@@ -129,7 +128,7 @@ class MachinesPages:
         month = periods.month_named(named, now_us=now_us, time_zone=_UTC)
         if month is None:
             raise BadAddress(f"month: {(named or '')[:_TEXT_MAX]!r} is no month such as 2026-11")
-        if day and not (_DAY.fullmatch(day) and day.startswith(month.name)):
+        if day and day not in map(date.isoformat, month.days):
             raise BadAddress(f"day: {day[:_TEXT_MAX]!r} is no day of {month.name}")
         rate = given.get("rate", self.settings.rate)
         if rate not in set(RateKind):

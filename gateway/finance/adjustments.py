@@ -172,9 +172,10 @@ def proposal(connection: sa.Connection, proposal_id: int) -> Proposal:
 def proposals(connection: sa.Connection, query: ListProposals) -> tuple[Proposal, ...]:
     """The newest proposals, newest first."""
     table = adjustment_proposal
-    return _proposals(
-        connection, sa.true() if query.state is None else table.c.state == query.state
-    )
+    wanted = sa.true() if query.state is None else table.c.state == query.state
+    if query.period is not None:
+        wanted &= table.c.period == query.period
+    return _proposals(connection, wanted)
 
 
 def _open_period(connection: sa.Connection, period: str) -> str:

@@ -26,6 +26,7 @@ from gateway.finance.close_messages import (
 from gateway.finance.errors import Refused
 from gateway.finance.machines.report import close_fault
 from gateway.finance.runs import READ, latest_run
+from gateway.finance.shown import counted
 from gateway.finance.sides import load_exposed
 from gateway.ledger import schema
 from gateway.ledger.audit import append_audit
@@ -309,21 +310,21 @@ def _ledger_items(connection: sa.Connection, month: str, books: Books) -> Iterat
     count = sa.select(sa.func.count()).select_from(intent).where(intent.c.at_us < end_us)
     open_attempts = connection.execute(count).scalar_one()
     waiting = books.verification.backlog_records
-    lacking = f"{waiting} records wait in the spools" if not books.is_loaded else ""
+    lacking = "" if books.is_loaded else f"{counted(waiting, 'record', 'records')} in the spools"
     if open_attempts:
-        lacking = f"{open_attempts} attempts of the month are neither settled nor given up"
+        lacking = f"{counted(open_attempts, 'attempt', 'attempts')} neither settled nor given up"
     yield _item("spools_loaded", lacking, "everything that was written is loaded")
     faults = [f for f in books.verification.faults if not f.startswith(_QUARANTINED)]
-    told = "; ".join(faults[:3])
+    told = f"{counted(len(faults), 'fault', 'faults')}, all by `ledger verify`: "
     yield _item(
         "ledger_verified",
-        f"{len(faults)} faults, `ledger verify` tells them all: {told}" if faults else "",
+        told + "; ".join(faults[:3]) if faults else "",
         "costs, roll-ups and chains hold",
     )
     quarantined = books.verification.quarantined
     yield _item(
         "quarantine",
-        f"{quarantined} records could not be booked" if quarantined else "",
+        f"{counted(quarantined, 'record', 'records')} could not be booked" if quarantined else "",
         "nothing lies in quarantine",
         is_acceptable=True,
     )
@@ -362,7 +363,7 @@ def _unpriced(connection: sa.Connection, month: str) -> CloseItem:
     unpriced = connection.execute(count).scalar_one()
     return _item(
         "unpriced",
-        f"{unpriced} attempts have no price and are in no sum" if unpriced else "",
+        f"{counted(unpriced, 'attempt', 'attempts')} without price, in no sum" if unpriced else "",
         "every attempt has a price",
         is_acceptable=True,
     )
@@ -385,7 +386,8 @@ def _reconciliation_items(connection: sa.Connection, month: str) -> Iterator[Clo
         )
         fault = f"run {run.run_id} could not compare everything: {lacking}"
     elif late := _late_differences(connection, run.run_id):
-        fault = f"run {run.run_id} has {late} differences that were not final; run it again"
+        said = counted(late, "difference that was", "differences that were")
+        fault = f"run {run.run_id} has {said} not final; run it again"
     yield _item(
         "reconciliation",
         fault,
@@ -403,7 +405,8 @@ def _reconciliation_items(connection: sa.Connection, month: str) -> Iterator[Clo
     total = sum(row.exposure_pico_usd for row in exposed)
     yield _item(
         "exposures",
-        f"{len(exposed)} attempts of unknown bill may cost up to {format_usd(total)} USD"
+        f"{counted(len(exposed), 'attempt', 'attempts')} of unknown bill:"
+        f" up to {format_usd(total)} USD"
         if exposed
         else "",
         "no attempt's bill is unknown, or a bill says what it was",
@@ -424,10 +427,10 @@ def _proposals(connection: sa.Connection, month: str) -> CloseItem:
         sa.select(table.c.id).where(table.c.period == month, table.c.state == "proposed")
     )
     numbers = cast("Sequence[int]", waiting.scalars().all())
-    named = ", ".join(str(number) for number in numbers)
+    named = ", ".join(f"proposal {number}" for number in numbers)
     return _item(
         "proposals",
-        f"proposals {named} are neither approved nor rejected" if numbers else "",
+        f"neither approved nor rejected: {named}" if numbers else "",
         "every proposal was decided",
         is_acceptable=True,
     )

@@ -187,6 +187,7 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True, tag="decide"):
 
 
 class ListProposals(msgspec.Struct, frozen=True, kw_only=True, tag="list_proposals"):
-    """Proposals, newest first; of one state when it is given."""
+    """Proposals, newest first; of one state and about one month where they are given."""
 
     state: str | None = None
+    period: Month | None = None

@@ -17,6 +17,7 @@ from gateway.finance.errors import Refused
 from gateway.finance.form_messages import Done, Once, ShowForm, actor_of
 from gateway.finance.journal_messages import JournalDocument
 from gateway.finance.messages import Proposal
+from gateway.finance.shown import counted
 from gateway.ledger.dialects import insert_into
 from gateway.ledger.finance_tables import finance_form
 
@@ -111,7 +112,7 @@ def _described(reply: object) -> Done:
             return Done(
                 subject=str(reply.run_id),
                 sentence=f"run {reply.run_id} compared {reply.month} and found"
-                f" {len(reply.differences)} differences",
+                f" {counted(len(reply.differences), 'difference', 'differences')}",
             )
         case Proposal():
             state = "waits for approval" if reply.state == PROPOSED else f"is {reply.state}"

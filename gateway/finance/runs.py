@@ -25,6 +25,7 @@ from gateway.finance.cells import Metered
 from gateway.finance.errors import NotFound, Refused
 from gateway.finance.matching import DifferenceKind, Found, Sides, compare, token_counts
 from gateway.finance.messages import UNATTRIBUTED, AdjustmentKind, AdjustmentLine, Propose
+from gateway.finance.shown import counted
 from gateway.finance.sides import load_sides, unreadable_accounts
 from gateway.ledger.audit import append_audit
 from gateway.ledger.dialects import Lock, take
@@ -314,7 +315,8 @@ def _propose(
                 actor=order.actor,
                 period=order.month,
                 kind=kind,
-                reason=f"reconciliation {run_id} of {order.month}: {len(indexes[kind])} differences"
+                reason=f"reconciliation {run_id} of {order.month}:"
+                f" {counted(len(indexes[kind]), 'difference', 'differences')}"
                 f" of {format_usd(total)} USD",
                 lines=tuple(some),
             ),

@@ -14,6 +14,11 @@ from pricing.money import format_usd
 _HUNDREDTH = Decimal("0.01")
 
 
+def counted(number: int, one: str, more: str) -> str:
+    """A number with what is said of one, or of none and several."""
+    return f"{number} {one if number == 1 else more}"
+
+
 def ratio_text(metered: int, billed: int) -> str:
     """Per cent with two decimals; a bill of nothing has no ratio."""
     if not billed:

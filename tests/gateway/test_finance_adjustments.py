@@ -197,3 +197,14 @@ def test_a_move_between_teams_changes_no_total(engine, amounts):
         connection.rollback()
     assert sum(one.amount_pico_usd for one in posted) == 0
     assert len(posted) == 2 * len(amounts)
+
+
+def test_proposals_of_a_month_are_found_behind_many_newer_ones(engine, monkeypatch):
+    monkeypatch.setattr("gateway.finance.adjustments._LISTED_MAX", 1)
+    with engine.begin() as connection:
+        propose(connection, wanted(line()), now_us=NOON_US)
+        propose(
+            connection, msgspec.structs.replace(wanted(line()), period="2026-11"), now_us=NOON_US
+        )
+        [found] = proposals(connection, ListProposals(period=MONTH, state="proposed"))
+    assert found.period == MONTH

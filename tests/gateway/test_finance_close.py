@@ -149,12 +149,12 @@ FAULTS = {
         "month_over: it ends on 2026-11-01",
     ),
     "it is early": ({"now_us": at("2026-11-03")}, {}, "may still change until 2026-11-06"),
-    "spools wait": ({}, {"is_loaded": False, "backlog_records": 3}, "3 records wait"),
-    "the ledger does not hold": ({}, {"faults": ("a cell is wrong",)}, "1 faults, .*a cell"),
+    "spools wait": ({}, {"is_loaded": False, "backlog_records": 3}, "3 records in the spools"),
+    "the ledger does not hold": ({}, {"faults": ("a cell is wrong",)}, "1 fault, .*a cell"),
     "something lies in quarantine": (
         {},
         {"faults": ("quarantined from x",), "quarantined": 1},
-        r"quarantine: 1 records could not be booked \(may be accepted\)",
+        r"quarantine: 1 record could not be booked \(may be accepted\)",
     ),
 }
 
@@ -183,7 +183,7 @@ async def test_attempts_under_way_keep_the_month_open(tmp_path):
     }
     with writing(url).begin() as connection:
         connection.execute(sa.insert(schema.attempt_intent).values(**under_way))
-        with pytest.raises(Refused, match="1 attempts of the month are neither settled nor"):
+        with pytest.raises(Refused, match="1 attempt neither settled nor"):
             close_month(connection, order(accepted=ALL), sound(), now_us=NOVEMBER_6)
 
 
@@ -195,8 +195,8 @@ async def test_unknown_bills_and_missing_prices_are_named_and_may_be_accepted(tm
         with pytest.raises(Refused) as caught:
             close_month(connection, order(), sound(), now_us=NOVEMBER_6)
         for words in (
-            "1 attempts of unknown bill may cost up to 1 USD (may be accepted)",
-            "1 attempts have no price",
+            "1 attempt of unknown bill: up to 1 USD (may be accepted)",
+            "1 attempt without price",
             "no reconciliation was run",
         ):
             assert words in str(caught.value)
@@ -243,7 +243,7 @@ async def test_a_proposal_that_waits_keeps_the_month_open(tmp_path):
     )
     with writing(url).begin() as connection:
         propose(connection, wanted, now_us=NOVEMBER_6)
-        with pytest.raises(Refused, match="proposals 1 are neither approved nor rejected"):
+        with pytest.raises(Refused, match="neither approved nor rejected: proposal 1"):
             close_month(connection, order(accepted=ALL), sound(), now_us=NOVEMBER_6)
 
 
@@ -282,7 +282,7 @@ async def test_a_run_that_is_no_proof_keeps_the_month_open(tmp_path):
     dear = usual.replace(b"31,2.5", b"31,9")
     await desk.answer(msgspec.structs.replace(other, content=dear, overlap="replace"))
     await desk.answer(Reconcile(actor="ann", month=MONTH))
-    assert "run 2 has 1 differences that were not final" in await reconciliation_item(desk)
+    assert "run 2 has 1 difference that was not final" in await reconciliation_item(desk)
     clock.wall = NOVEMBER_6
     await desk.answer(Reconcile(actor="ann", month=MONTH))
     assert await reconciliation_item(desk) == "ok: run 3 compared every account"

@@ -140,7 +140,7 @@ async def test_every_act_says_what_it_did(tmp_path):
             said.append(await desk.answer(Once(form=f"{FORM}{number}", act=act)))
         assert [(one.subject, one.sentence) for one in said] == [
             ("1", "import 1: 1 rows of openai, 2026-10-01 to 2026-10-31, 6 USD"),
-            ("1", "run 1 compared 2026-10 and found 1 differences"),
+            ("1", "run 1 compared 2026-10 and found 1 difference"),
             ("1", "proposal 1 is rejected"),
             (MONTH, "2026-10 is closed softly"),
             (MONTH, "2026-10 is closed for good"),

@@ -134,6 +134,7 @@ BAD = {
     "no month": ("/ui/machines?month=2026-13", "no month such as"),
     "a day of another month": ("/ui/machines?month=2026-11&day=2026-10-01", "no day of 2026-11"),
     "a day that is none": ("/ui/machines?day=2026-11-xx", "no day of 2026-11"),
+    "a day that no calendar has": ("/ui/machines?day=2026-11-31", "no day of 2026-11"),
     "a rate that is none": ("/ui/machines.csv?rate=cheap", "none of marginal"),
     "the same in the API": ("/admin/v1/spend/machines?rate=cheap", "rate"),
     "a month before all months in the API": ("/admin/v1/spend/machines?month=0000-10", "month"),

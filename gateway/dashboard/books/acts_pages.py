@@ -134,7 +134,8 @@ def act_line(line: AuditLine, names: Mapping[str, str]) -> ActLine:
         details="; ".join(
             _detail(name, value, names)
             for name, value in line.details.items()
-            if value not in ("", None)
+            # Whoever rejects may be anybody, the one who proposed it too.
+            if value not in ("", None) and (name, line.action) != ("is_alone", "adjustment.reject")
         ),
         hash=line.hash.hex(),
     )

@@ -69,12 +69,14 @@ class AdjustmentPages:
         if month is None:
             return self.books.bad_month(request, ADJUSTMENTS_PATH)
         try:
-            proposals = await self.books.ask(ListProposals(), tuple[Proposal, ...])
+            asked = ListProposals(period=month.name)
+            of_month = await self.books.ask(asked, tuple[Proposal, ...])
+            asked = ListProposals(state="proposed")
+            waiting = await self.books.ask(asked, tuple[Proposal, ...])
             posted = await self.books.ask(ListAdjustments(), tuple[Adjustment, ...])
         except LedgerUnavailable:
             return self.books.away(request)
         names = await self.books.names()
-        of_month = [one for one in proposals if one.period == month.name]
         lines = [proposal_line(one, names) for one in of_month]
         counted = [one for one in posted if one.period == month.name]
         elsewhere = [one for one in posted if one.original_period == month.name]
@@ -82,8 +84,7 @@ class AdjustmentPages:
             **self.books.frame(request, ADJUSTMENTS_PATH, month),
             "waiting": [one for one in lines if one.is_open],
             "decided": [one for one in lines if not one.is_open],
-            "elsewhere": sorted({one.period for one in proposals if one.state == "proposed"}
-                                - {month.name}),
+            "elsewhere": sorted({one.period for one in waiting} - {month.name}),
             "posted": posted_lines(counted, names),
             "total": shown(sum(one.amount_pico_usd for one in counted)),
             "later": posted_lines(elsewhere, names),

@@ -93,11 +93,13 @@ class UnattributedPages:
 
     async def _balances(self, month: Month) -> Mapping[str, Balance]:
         posted = await self.books.ask(ListAdjustments(), tuple[Adjustment, ...])
-        waiting = await self.books.ask(ListProposals(state="proposed"), tuple[Proposal, ...])
+        waiting = await self.books.ask(
+            ListProposals(state="proposed", period=month.name), tuple[Proposal, ...]
+        )
         return balances(
             await self._report(month, GroupBy.DEPLOYMENT, filters={GroupBy.TEAM: ""}),
             [one for one in posted if one.period == month.name],
-            [one for one in waiting if one.period == month.name],
+            waiting,
         )
 
     async def _report(
