@@ -20,10 +20,13 @@ from gateway.budgets.windows import Window
 from gateway.ledger import budget_schema, schema
 from gateway.ledger.budget_deltas import Bucket
 from gateway.ledger.dialects import insert_into, is_postgresql
+from gateway.ledger.report_sources import exact_sums
 from gateway.ledger.roll_ups import QUARTER_US
 
 SQLITE_PICO_USD_MAX = 9 * 10**18
 """Up to here SQLite's integers hold sums; about 9 million USD."""
+_ROWS = 1_000
+"""So many entries are read at a time."""
 _RULES_LOCK = 0x6661_7265_6275_6467
 """Key of PostgreSQL's advisory lock that keeps budgets as they are while entries are booked."""
 
@@ -166,26 +169,22 @@ def spent_in(
         is_from_events: Read each event, also where roll-ups would do.
     """
     are_quarters = window.start_us % QUARTER_US == 0 and window.end_us % QUARTER_US == 0
-    wide = (BudgetScope.ORGANISATION, BudgetScope.TEAM, BudgetScope.PROJECT)
-    if are_quarters and not is_from_events and rule.scope in wide:
+    if are_quarters and not is_from_events and rule.scope is not BudgetScope.COST_TAG:
         return _rolled_up(connection, rule, window)
     return _added_up(connection, rule, window)
 
 
 def _rolled_up(connection: sa.Connection, rule: BudgetRule, window: Window) -> tuple[int, int]:
-    table = schema.rollup_qh
-    rows = connection.execute(
-        sa.select(table.c.cost_pico_usd, table.c.exposure_pico_usd).where(
-            table.c.bucket_us >= window.start_us,
-            table.c.bucket_us < window.end_us,
-            *_owned(table, rule),
-        )
-    ).all()
-    return _totals(cast("Sequence[tuple[int, int]]", rows))
+    """Read sums, which are there also where the entries of old months were dropped."""
+    table = schema.rollup_key_qh if rule.scope is BudgetScope.KEY else schema.rollup_qh
+    within = (table.c.bucket_us >= window.start_us, table.c.bucket_us < window.end_us)
+    amounts = (table.c.cost_pico_usd, table.c.exposure_pico_usd)
+    [(spent, exposed)] = exact_sums(connection, (), amounts, (*within, *_owned(table, rule)))
+    return int(spent or 0), int(exposed or 0)
 
 
 def _added_up(connection: sa.Connection, rule: BudgetRule, window: Window) -> tuple[int, int]:
-    """Sum an event's highest entry, which counts alone."""
+    """Sum an event's highest entry, which counts alone; entries are not all held in memory."""
     table = schema.spend_event
     cost_tags = None if rule.cost_tag is None else _tag_sets(connection, rule.cost_tag)
     rows = connection.execute(
@@ -201,22 +200,19 @@ def _added_up(connection: sa.Connection, rule: BudgetRule, window: Window) -> tu
             *_owned(table, rule),
         )
         .order_by(table.c.event_id, table.c.entry)
-    ).all()
-    counted = {
-        event_id: (cost_pico_usd or 0, exposure_pico_usd or 0)
-        for event_id, tags_id, cost_pico_usd, exposure_pico_usd in cast(
-            "Sequence[tuple[bytes, int, int | None, int | None]]", rows
-        )
-        if cost_tags is None or tags_id in cost_tags
-    }
-    return _totals(counted.values())
-
-
-def _totals(rows: Iterable[tuple[int, int]]) -> tuple[int, int]:
+        .execution_options(yield_per=_ROWS)
+    )
     spent = exposed = 0
-    for cost_pico_usd, exposure_pico_usd in rows:
-        spent += cost_pico_usd
-        exposed += exposure_pico_usd
+    previous: tuple[bytes, int, int] = (b"", 0, 0)
+    for event_id, tags_id, cost_pico_usd, exposure_pico_usd in cast(
+        "Iterable[tuple[bytes, int, int | None, int | None]]", rows
+    ):
+        if cost_tags is not None and tags_id not in cost_tags:
+            continue
+        if event_id == previous[0]:
+            spent, exposed = spent - previous[1], exposed - previous[2]
+        previous = (event_id, cost_pico_usd or 0, exposure_pico_usd or 0)
+        spent, exposed = spent + previous[1], exposed + previous[2]
     return spent, exposed
 
 

@@ -7,6 +7,7 @@ import uuid
 import asyncpg
 import pytest
 
+from gateway.budgets.messages import BudgetScope, BudgetWindow
 from gateway.ledger import migrate, partitions
 from gateway.ledger.database import blocking_writer
 from gateway.ledger.loader import Loader
@@ -22,6 +23,7 @@ from tests.gateway.ledger_samples import (
     settlement,
     totals,
 )
+from tests.gateway.test_ledger_budgets import COST, KEY, budget, declare, stand
 from tests.support.postgres import execute, fetch
 
 pytestmark = pytest.mark.anyio
@@ -227,3 +229,16 @@ def test_every_version_goes_up_and_down_on_postgresql(postgres_url):
         migrate.downgrade(postgres_url, version)
     left = fetch(postgres_url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     assert left == [("alembic_version",)]
+
+
+async def test_a_new_budget_of_a_key_counts_what_was_spent_in_months_that_were_dropped(
+    postgres_ledger_url, tmp_path
+):
+    time = FakeClock()
+    await booked(postgres_ledger_url, tmp_path / "spool", time, time.wall, LATE_US)
+    execute(postgres_ledger_url, "DROP TABLE spend_event_2025_02")
+    service = LedgerService(postgres_ledger_url, tmp_path / "spool", clock=time.clock)
+    wanted = budget("key", scope=BudgetScope.KEY, team="", key_id=KEY, window=BudgetWindow.TOTAL)
+    await service.set_budgets(declare(wanted))
+    assert await stand(service) == (2 * COST, 0, 0)
+    await service.stop(drain=False)
