@@ -64,6 +64,13 @@ async def test_the_files_of_a_month_and_whether_they_are_final(shared) -> None:
         assert "October 2026 is preliminary" in october.text
         export = await client.get("/admin/v1/spend/export?month=2026-11&profile=chargeback")
         assert export.status_code == 200, "with the session's cookie"
+        chosen = dict(
+            re.findall(r'<select id="[^"]+" name="([^"]+)"><option value="([^"]+)"', text)
+        )
+        [safe] = re.findall(r'name="(spreadsheet)" value="true"', text)
+        asked = {"month": "2026-11", **chosen, safe: "true"}
+        export = await client.get("/admin/v1/spend/export", params=asked)
+        assert (len(chosen), export.status_code) == (4, 200)
         assert (await client.get("/ui/exports?month=2026-13")).status_code == 422
         shared.ledger_is_away = True
         try:
