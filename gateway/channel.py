@@ -42,6 +42,10 @@ _READ_BYTES = 256 * 1024
 _FDS_PER_READ_MAX = 16
 _HANDLERS_MAX = 256
 _OUTGOING_FRAMES_MAX = 1024
+_JSON = 1
+"""Type of the msgpack extension whose data are a JSON document."""
+_EXTENSIONS = frozenset(bytes((head,)) for head in (*range(0xC7, 0xCA), *range(0xD4, 0xD9)))
+"""What an extension begins with."""
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Everything that decoding a peer's bytes can raise; nesting has no bound of its own."""
 
@@ -210,7 +214,7 @@ class Channel:
         finally:
             self._waiting.pop(call_id, None)
         try:
-            return msgspec.msgpack.decode(raw, type=result_type)
+            return _decode(raw, result_type)
         except _UNREADABLE as error:
             raise ChannelError(f"{self._name} answered {name} wrongly: {error}") from error
 
@@ -238,7 +242,7 @@ class Channel:
     async def _send(
         self, kind: str, call_id: int, name: str, payload: object, fds: Sequence[int]
     ) -> None:
-        raw = msgspec.Raw(msgspec.msgpack.encode(payload))
+        raw = _encode(payload)
         frame = _Frame(kind=kind, id=call_id, method=name, n_fds=len(fds), payload=raw)
         body = msgspec.msgpack.encode(frame)
         if len(body) > FRAME_BYTES_MAX:
@@ -352,7 +356,7 @@ class Channel:
                 await self._refuse(frame.id, "unknown_method", f"no method {frame.method!r}")
                 return
             try:
-                result = await handler.run(_decode(frame.payload), fds)
+                result = await handler.run(_decode(frame.payload, object), fds)
             except RemoteError as error:
                 await self._refuse(frame.id, error.code, error.message)
             except _UNREADABLE as error:
@@ -389,8 +393,20 @@ def _close_fd(fd: int) -> None:
         os.close(fd)
 
 
-def _decode(payload: msgspec.Raw) -> object:
-    return msgspec.msgpack.decode(payload, type=object)
+def _encode(payload: object) -> msgspec.Raw:
+    """As msgpack; as JSON within it where a number, such as a sum of money, is beyond 64 bits."""
+    try:
+        return msgspec.Raw(msgspec.msgpack.encode(payload))
+    except OverflowError:
+        document = msgspec.msgpack.Ext(_JSON, msgspec.json.encode(payload))
+        return msgspec.Raw(msgspec.msgpack.encode(document))
+
+
+def _decode(payload: msgspec.Raw, wanted: type[T]) -> T:
+    if bytes(memoryview(payload)[:1]) not in _EXTENSIONS:
+        return msgspec.msgpack.decode(payload, type=wanted)
+    document = msgspec.msgpack.decode(payload, type=msgspec.msgpack.Ext)
+    return msgspec.json.decode(document.data, type=wanted)
 
 
 def _wake(ready: asyncio.Future[None]) -> None:

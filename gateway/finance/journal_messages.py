@@ -23,8 +23,8 @@ class JournalPosting(msgspec.Struct, frozen=True, kw_only=True):
         entity: Company code.
         document_prefix: What document numbers begin with.
         currency: Of the lines, three letters of ISO 4217.
-        rate_numerator: Units of the currency per dollar, exact: this over `rate_denominator`.
-        rate_denominator: Above 0.
+        exact_rate: Units of the currency per dollar, exact: `108/100` or `2`. As text, for its
+            parts may be of any length.
         rate_day: The day that the rate is of, empty for dollars.
         rate_source: Who published it, empty for dollars.
         expense_account: Debited.
@@ -38,8 +38,7 @@ class JournalPosting(msgspec.Struct, frozen=True, kw_only=True):
     entity: _Word
     document_prefix: _Word
     currency: Annotated[str, Meta(pattern=r"^[A-Z]{3}$")]
-    rate_numerator: Annotated[int, Meta(gt=0)]
-    rate_denominator: Annotated[int, Meta(gt=0)]
+    exact_rate: Annotated[str, Meta(pattern=r"^[1-9][0-9]*(/[1-9][0-9]*)?$", max_length=256)]
     rate_day: str
     rate_source: str
     expense_account: _Word
@@ -51,7 +50,7 @@ class JournalPosting(msgspec.Struct, frozen=True, kw_only=True):
 
     def rate(self) -> Fraction:
         """Units of the currency per dollar."""
-        return Fraction(self.rate_numerator, self.rate_denominator)
+        return Fraction(self.exact_rate)
 
     def book(self) -> CostCentreBook:
         """Finds cost centres."""

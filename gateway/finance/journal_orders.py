@@ -30,20 +30,19 @@ def journal_posting(reporting: Reporting, month: str) -> JournalPosting:
     accounts = settings.accounts
     currency = settings.currency or reporting.finance.currency
     last = date.fromisoformat(f"{next_month(month)}-01") - timedelta(days=1)
-    numerator, denominator, day, source = 1, 1, "", ""
+    rate, day, source = "1", "", ""
     if currency != USD:
         try:
             found = reporting.load_rates(currency).rate(last, USD, currency)
         except BadQuery as error:
             raise Refused(str(error)) from error
-        numerator, denominator = found.rate.as_integer_ratio()
+        rate = str(found.rate)
         day, source = found.day.isoformat(), found.source
     return JournalPosting(
         entity=settings.entity,
         document_prefix=settings.document_prefix,
         currency=currency,
-        rate_numerator=numerator,
-        rate_denominator=denominator,
+        exact_rate=rate,
         rate_day=day,
         rate_source=source,
         expense_account=accounts.expense,

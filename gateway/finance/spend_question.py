@@ -210,9 +210,7 @@ def _day_rates(
     while day <= last:
         rate = _rate_of(rates, day, currency)
         if rate is not None:
-            yield DayRate(
-                day=(day - _EPOCH).days, numerator=rate.numerator, denominator=rate.denominator
-            )
+            yield DayRate(day=(day - _EPOCH).days, rate=str(rate))
         day += timedelta(days=1)
 
 

@@ -362,7 +362,7 @@ class _Cells:
 
     def __init__(self, query: SpendQuery) -> None:
         self._query = query
-        self._rates = {one.day: Fraction(one.numerator, one.denominator) for one in query.rates}
+        self._rates = {one.day: Fraction(one.rate) for one in query.rates}
         self._rows: dict[Group, list[int]] = {}
         self._converted: dict[Group, list[Fraction]] = {}
         self._total = [0] * len(ADDED)

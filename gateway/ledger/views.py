@@ -57,13 +57,11 @@ class DayRate(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         day: UTC days since 1970-01-01.
-        numerator: Of the exact rate, above 0.
-        denominator: Above 0.
+        rate: Above 0, exact: `108/100` or `2`. As text, for its parts may be of any length.
     """
 
     day: int
-    numerator: int
-    denominator: int
+    rate: str
 
 
 class CostCentre(msgspec.Struct, frozen=True, array_like=True):

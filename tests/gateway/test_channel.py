@@ -16,6 +16,9 @@ from gateway.channel import (
     socket_pair,
 )
 
+HUGE = 2**64 - 1
+"""The largest number that msgpack has."""
+
 
 class Add(msgspec.Struct):
     left: int
@@ -67,6 +70,15 @@ def with_channels(body):
             tasks.cancel_scope.cancel()
 
     anyio.run(main)
+
+
+def test_sums_of_money_beyond_64_bits_are_asked_and_answered():
+    async def body(left, right):
+        for params in (Add(left=HUGE, right=HUGE), Add(left=HUGE + 1, right=-(HUGE**2))):
+            found = await left.call("add", params, result_type=int, timeout_s=5)
+            assert found == params.left + params.right
+
+    with_channels(body)
 
 
 def test_both_ends_answer_calls_at_the_same_time():

@@ -33,8 +33,7 @@ POSTING = JournalPosting(
     entity="DE01",
     document_prefix="FW",
     currency="USD",
-    rate_numerator=1,
-    rate_denominator=1,
+    exact_rate="1",
     rate_day="",
     rate_source="",
     expense_account="6815",
@@ -77,9 +76,7 @@ def sides(lines) -> tuple[Decimal, Decimal]:
 
 @given(charges, rates, st.sampled_from(["USD", "EUR", "JPY", "KWD"]))
 def test_debits_equal_credits_to_the_smallest_unit(given_charges, rate, currency):
-    wanted = posting(
-        currency=currency, rate_numerator=rate.numerator, rate_denominator=rate.denominator
-    )
+    wanted = posting(currency=currency, exact_rate=str(rate))
     found = make_journal(given_charges, wanted)
     debits, credited = sides(found.lines)
     assert debits == credited

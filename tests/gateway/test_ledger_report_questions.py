@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from fractions import Fraction
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -52,6 +54,13 @@ async def test_each_days_spend_is_converted_at_its_rate_and_rounded_once(tmp_pat
     assert "zone: Europe/Berlin" in table
     assert "cost_eur" in render(found, ReportFormat.CSV)
     assert "cost_eur" in render(found, ReportFormat.JSON)
+
+
+def test_a_rate_of_many_decimals_goes_from_process_to_process(tmp_path):
+    rate = "155.123456789012345678"
+    query = question(tmp_path, RATES.replace("0.9", rate), currency="EUR", month="2026-11")
+    told = msgspec.msgpack.decode(msgspec.msgpack.encode(query), type=SpendQuery)
+    assert Fraction(told.rates[-1].rate) == Fraction(rate)
 
 
 async def test_a_day_without_a_rate_is_named(tmp_path):
