@@ -218,11 +218,16 @@ class PoolDesk:
             self._wake.set()
 
     async def _claim_all(self, asks: Sequence[_Ask], answers: Sequence[object]) -> None:
-        """Claim what was found, and have those look again whose find was another's."""
+        """Claim what was found, and have those look again whose find was another's.
+
+        Raises:
+            Unreachable: What Redis answered is no answer of ours.
+        """
         claims: list[Claim] = []
         finders: dict[bytes, tuple[_Ask, Bucket]] = {}
         for ask, answer in zip(asks, answers, strict=True):
-            for want, text in zip(_open(ask), cast("Sequence[bytes]", answer), strict=True):
+            wants = _open(ask)
+            for want, text in zip(wants, _texts(answer, len(wants)), strict=True):
                 lease_id = _id(text)
                 if lease_id is not None and lease_id not in finders:
                     bucket = (want.budget_id, want.window_start_us)
@@ -309,10 +314,25 @@ def _least(want: LeaseWant) -> int:
     return max(want.at_least_pico_usd, -(-want.wanted_pico_usd // WORTH))
 
 
+def _texts(answer: object, count: int) -> Sequence[object]:
+    """What was found for each bucket.
+
+    Raises:
+        Unreachable: It is nothing that our script answers, as from a server that is not Redis.
+    """
+    if isinstance(answer, list):
+        found = cast("list[object]", answer)
+        if len(found) == count:
+            return found
+    raise Unreachable("it answered what no script of ours answers")
+
+
 def _id(text: object) -> bytes | None:
     """The id of a lease; None for nothing, and for what is none."""
+    if not isinstance(text, bytes):
+        return None
     try:
-        lease_id = bytes.fromhex(cast("bytes", text).decode())
+        lease_id = bytes.fromhex(text.decode())
     except ValueError:
         return None
     return lease_id if len(lease_id) == 16 else None

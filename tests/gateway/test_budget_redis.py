@@ -358,13 +358,14 @@ async def test_who_waits_when_redis_goes_is_answered_by_the_database(
 class Scripted:
     """A connection that finds the same id for everybody, or fails when it is asked."""
 
-    def __init__(self, *, fails: bool) -> None:
+    def __init__(self, *, fails: bool, answer: object = (b"ab" * 16,)) -> None:
         self.fails = fails
+        self.answer = list(answer) if isinstance(answer, tuple) else answer
 
     async def run(self, calls):
         if self.fails and any(call.script == pool_desk.TAKE for call in calls):
             raise Unreachable("gone")
-        return [[b"ab" * 16] if call.script == pool_desk.TAKE else 0 for call in calls]
+        return [self.answer if call.script == pool_desk.TAKE else 0 for call in calls]
 
     async def close(self) -> None:
         pass
@@ -405,6 +406,16 @@ async def test_whoever_waits_when_the_connection_fails_is_answered_with_nothing(
             for _ in range(3):
                 tasks.start_soon(take)
         assert found == [{}] * 3
+
+
+@pytest.mark.parametrize("answer", [0, (), (b"", b""), (None,), (b"\xff",)])
+async def test_what_is_no_answer_of_ours_ends_nothing(answer):
+    async def claim(claims):
+        raise AssertionError(claims)
+
+    async with desk_of(Scripted(fails=False, answer=answer), claim) as desk:
+        for _ in range(2):
+            assert await desk.take(request(WANT), "w") == {}
 
 
 async def test_who_has_left_is_not_told_of_a_claim_that_failed():
