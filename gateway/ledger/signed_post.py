@@ -44,5 +44,6 @@ async def post_signed(
             return "" if is_taken else f"it answered {answer.status}"
     except aiohttp.ClientResponseError as error:  # its text has the URL, which may be a secret
         return f"it answered no HTTP: {error.message!r}"[:_FAILURE_CHARACTERS_MAX]
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    # A host such as `a..b`, which cannot be looked up, is a UnicodeError.
+    except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
         return f"{type(error).__name__}: {error}"[:_FAILURE_CHARACTERS_MAX]

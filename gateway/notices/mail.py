@@ -70,6 +70,9 @@ def _connected(server: MailServer) -> smtplib.SMTP:
         if server.security == "starttls":
             client.starttls(context=context)  # refuses to go on where the server has none
         if server.user:
+            if not f"{server.user}{server.password}".isascii():
+                # Else the library's error would tell a character of the password.
+                raise ValueError("user and password of finance.mail have to be ASCII")
             client.login(server.user, server.password)
     except BaseException:
         client.close()
@@ -83,8 +86,6 @@ def _told(error: Exception) -> str:
         said = error.smtp_error
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
         return _one_line(f"{error.smtp_code} {text}")
-    if isinstance(error, UnicodeError):  # it tells a character of the password, and where that is
-        return "user and password of finance.mail have to be ASCII"
     return _one_line(str(error))
 
 

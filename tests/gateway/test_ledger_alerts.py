@@ -318,3 +318,14 @@ async def test_what_is_told_of_a_webhook_that_speaks_no_http_hides_where_it_is()
         failure = await post_signed(session, hook, message_id="1", document={}, timestamp_s=1)
     assert failure.startswith("it answered no HTTP: ")
     assert "s3cret" not in failure
+
+
+async def test_a_webhook_whose_host_cannot_be_looked_up_ends_nothing(tmp_path, clock):
+    hook = AlertWebhook(name="finance", url="http://hooks..example/h", secret=SECRET)
+    async with spending(tmp_path, clock, Receiver(port=9)) as (service, spend):
+        service._alerts.set_webhooks((hook,))
+        await spend(5)
+        assert await service._alerts.send_due() == 1
+        ((_, is_due, _, failure),) = await deliveries(service)
+        assert is_due
+        assert failure.startswith("UnicodeError: ")

@@ -111,4 +111,4 @@ async def test_a_password_that_cannot_be_said_is_not_told():
         notice = Notice(kind="statement", name="x", at_us=1, subject="s", body="b", document={})
         message = make_message(notice, sender="a@b.example", recipient="c@d.example")
         failure = await anyio.to_thread.run_sync(send_mail, server, message)
-    assert failure == "UnicodeEncodeError: user and password of finance.mail have to be ASCII"
+    assert failure == "ValueError: user and password of finance.mail have to be ASCII"
