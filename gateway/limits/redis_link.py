@@ -19,6 +19,8 @@ from gateway.limits.shared import CONNECT_S, ScriptCall, Unreachable, digest_of
 CLOSE_S: Final = 0.5
 LIMITS: Final = (scripts.TAKE, scripts.GIVE, scripts.BEAT)
 _FAULTS = (RedisError, OSError, TimeoutError, EOFError)
+_BAD_URL = (ValueError, TypeError)
+"""What the library says to parameters of a URL that it does not know, or not so."""
 
 
 class RedisLink:
@@ -47,14 +49,17 @@ class RedisLink:
         Raises:
             Unreachable: None of that within a second, or Redis refused.
         """
-        client = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]  # untyped options
-            url,
-            password=password,
-            single_connection_client=True,
-            socket_connect_timeout=CONNECT_S,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
+        try:
+            client = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]  # untyped options
+                url,
+                password=password,
+                single_connection_client=True,
+                socket_connect_timeout=CONNECT_S,
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+            )
+        except _BAD_URL as error:
+            raise _unreachable(error) from error
         made = cls(client, {script: digest_of(script) for script in known})
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -62,7 +67,7 @@ class RedisLink:
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await made.close()
-            if isinstance(error, _FAULTS):
+            if isinstance(error, (*_FAULTS, *_BAD_URL)):
                 raise _unreachable(error) from error
             raise
         return made

@@ -458,3 +458,9 @@ async def test_a_connection_is_given_up_cleanly_while_it_is_made(redis_server: R
     assert scope.cancelled_caught
     with pytest.raises(Unreachable, match="TimeoutError"):
         await RedisLink.connect(redis_server.url, None)
+
+
+@pytest.mark.parametrize("query", ["socket_timeout=soon", "nonsense=1"])
+async def test_a_parameter_that_the_library_does_not_take_is_an_outage(query: str):
+    with pytest.raises(Unreachable, match=query.partition("=")[0]):
+        await RedisLink.connect(f"redis://127.0.0.1:9/0?{query}", None)
