@@ -26,8 +26,16 @@ CONFIG = {
         "chat": {"deployments": ["openai/gpt-4o"]},
         "draft": {"deployments": ["nord/nord-70b"]},
     },
-    "teams": {name: {} for name in TEAMS},
-    "finance": {"organisation": "Acme Platform", "rates_file": "rates.csv"},
+    "teams": {name: {"cost_centre": f"CC-{name}"} for name in TEAMS},
+    "finance": {
+        "organisation": "Acme Platform",
+        "rates_file": "rates.csv",
+        "journal": {
+            "entity": "DE01",
+            "accounts": {"expense": "6815", "clearing": "3300", "rounding": "6899"},
+            "unattributed_cost_centre": "CC-nobody",
+        },
+    },
     "storage": {"spool_dir": "spool"},
 }
 MAPPING = {

@@ -419,6 +419,7 @@ def reads_what_comes_after(walk: Walk, page: Page) -> None:
     assert exported == sum(
         Decimal(row["EffectiveCost"]) for row in csv.DictReader(io.StringIO(printed))
     )
+    issues_the_journal(walk, page)
     page.get_by_role("link", name="Statement of search").click()
     report = walk.command("report", "--month", walk.month, "--by", "project", "--team", "search")
     total = page.locator("#lines tfoot td.cost span").get_attribute("title")
@@ -426,12 +427,34 @@ def reads_what_comes_after(walk: Walk, page: Page) -> None:
     walk.look(page, "statement")
 
 
+def issues_the_journal(walk: Walk, page: Page) -> None:
+    """Once, after typing the month; its file is the command's."""
+    draft = walk.command("journal", "--month", walk.month, "--draft")
+    assert draft["number"] in page.locator("#journal").inner_text()
+    issue = page.get_by_role("button", name=re.compile("^Issue the journal"))
+    issue.click()
+    assert page.locator("#fault-confirm").inner_text() == f"type {walk.month} to confirm"
+    page.get_by_label(f"Type {walk.month} to confirm").fill(walk.month)
+    issue.click()
+    page.wait_for_url("**done=journal**")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download as CSV").click()
+    text = download.value.path().read_bytes().decode()
+    assert text == walk.run("journal", "--month", walk.month, "--csv")
+    assert {row["state"] for row in csv.DictReader(io.StringIO(text, newline=""))} == {"issued"}
+    walk.look(page, "journal")
+
+
 def audits(walk: Walk) -> None:
     """An auditor sees every act and can do none."""
     ada = walk.person("ada")
     ada.goto(f"{walk.gateway.url}/ui/acts?month={walk.month}&check=1")
     whats = [row[3] for row in cells(ada, "acts")]
-    assert whats[:2] == ["closed a month for good", "closed a month softly"]
+    assert whats[:3] == [
+        "issued the journal of a month",
+        "closed a month for good",
+        "closed a month softly",
+    ]
     assert {"took a vendor's file", "compared a month", "approved and posted", "rejected"} <= set(
         whats
     )
