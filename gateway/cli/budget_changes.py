@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from gateway.budgets.messages import BudgetChange, BudgetRules
+from gateway.budgets.messages import BudgetChange, BudgetReport, BudgetRules
 from gateway.channel import ChannelError
-from gateway.cli.admin import NoGateway, call_gateway
+from gateway.cli.admin import NoGateway, call_gateway, catch_up
 from gateway.cli.faults import CliFault
 from gateway.clock import system_clock
 from gateway.ledger.errors import LedgerError
@@ -52,6 +53,27 @@ async def change_budget(config: LoadedConfig, change: BudgetChange) -> None:
                 await service.change_budget(change)
             finally:
                 await service.stop(drain=False)
+    except (ChannelError, LedgerError) as error:
+        raise CliFault(str(error)) from error
+
+
+async def budget_reports(config: LoadedConfig) -> Sequence[BudgetReport]:
+    """Every budget in force; of a stopped gateway those that it went by.
+
+    Raises:
+        CliFault: The ledger cannot be read.
+    """
+    await catch_up(config)
+    try:
+        try:
+            return await call_gateway(config, "budget_reports", result_type=list[BudgetReport])
+        except NoGateway:
+            pass  # nobody else has the database open
+        service = await offline_ledger(config)
+        try:
+            return await service.budget_reports()
+        finally:
+            await service.stop(drain=False)
     except (ChannelError, LedgerError) as error:
         raise CliFault(str(error)) from error
 

@@ -19,8 +19,14 @@ from gateway.budgets.messages import (
 )
 from gateway.budgets.reports import budget_document, expired_document
 from gateway.channel import ChannelError
-from gateway.cli.admin import NoGateway, call_gateway, catch_up
-from gateway.cli.budget_changes import ACTOR, change_budget, offline_ledger, parse_order
+from gateway.cli.admin import NoGateway, call_gateway
+from gateway.cli.budget_changes import (
+    ACTOR,
+    budget_reports,
+    change_budget,
+    offline_ledger,
+    parse_order,
+)
 from gateway.cli.faults import CliFault
 from gateway.cli.keys import known_keys
 from gateway.cli.options import ConfigOption, JsonOption
@@ -39,7 +45,7 @@ _REMEDY = "`fareway budgets list` shows the budgets"
 def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List every budget in force: limit, spent, reserved, exposed, and when it starts again."""
     loaded = load(config, environ=process_environ())
-    reports = anyio.run(_reports, loaded)
+    reports = anyio.run(budget_reports, loaded)
     if as_json:
         document = {"budgets": [budget_document(report) for report in reports]}
         typer.echo(json.dumps(document, indent=2))
@@ -197,7 +203,7 @@ def _scope(
 async def _set(config: LoadedConfig, name: str, changes: dict[str, object] | None) -> None:
     budget = None
     if changes is not None:
-        present = next((one for one in await _reports(config) if one.rule.name == name), None)
+        present = next((one for one in await budget_reports(config) if one.rule.name == name), None)
         budget = await _declaration(config, name, _completed(name, changes, present))
     await change_budget(config, BudgetChange(name=name, budget=budget, actor=ACTOR))
 
@@ -259,23 +265,6 @@ async def _check(config: LoadedConfig, order: BudgetOrder) -> str:
         if record.key_id == order.key_id:
             return record.team
     raise CliFault(f"no key with the id {order.key_id!r}; `fareway keys list` shows them")
-
-
-async def _reports(config: LoadedConfig) -> Sequence[BudgetReport]:
-    """Every budget in force; of a stopped gateway those that it went by."""
-    await catch_up(config)
-    try:
-        try:
-            return await call_gateway(config, "budget_reports", result_type=list[BudgetReport])
-        except NoGateway:
-            pass  # nobody else has the database open
-        service = await offline_ledger(config)
-        try:
-            return await service.budget_reports()
-        finally:
-            await service.stop(drain=False)
-    except (ChannelError, LedgerError) as error:
-        raise CliFault(str(error)) from error
 
 
 _COLUMNS = {

@@ -1,4 +1,4 @@
-"""`fareway keys create|list|revoke`."""
+"""`fareway keys create|list|rotate|revoke`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import Environment, hash_key, make_key
-from gateway.budgets.messages import BudgetChange
+from gateway.budgets.messages import BudgetChange, BudgetDeclaration
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
-from gateway.cli.budget_changes import change_budget, parse_order
+from gateway.cli.budget_changes import budget_reports, change_budget, parse_order
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import from_microseconds, system_clock
 from gateway.fleet import build_fleet
+from gateway.key_rotation import GRACE_HOURS, GRACE_HOURS_MAX, HOUR_US, is_void, succeed
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.views import KeyCreation, KeyRevocation, StoredKey
 from gateway.limits.amounts import (
@@ -44,7 +45,7 @@ from gateway.settings.validation import hint
 if TYPE_CHECKING:
     from gateway.ledger.service import LedgerService
 
-app = typer.Typer(help="Make, list and revoke API keys.", rich_markup_mode=None)
+app = typer.Typer(help="Make, list, rotate and revoke API keys.", rich_markup_mode=None)
 
 ACTOR = "cli"
 
@@ -88,8 +89,7 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key and print it; it is shown only now."""
-    if environment not in ("live", "test"):
-        raise typer.BadParameter("must be live or test", param_hint="--environment")
+    shown = _environment(environment)
     made = anyio.run(
         create_key,
         _load(config),
@@ -99,7 +99,7 @@ def create(
             project=project,
             models=None if not model else tuple(model),
             expires_days=expires_days,
-            environment="live" if environment == "live" else "test",
+            environment=shown,
             limits=_given_limits(rpm, tpm, concurrency),
             budget=None
             if budget_usd is None
@@ -115,6 +115,12 @@ def create(
     else:
         typer.echo(made.text)
         typer.echo(f"key id {made.key_id}, team {team}; it is shown only now", err=True)
+
+
+def _environment(given: str) -> Environment:
+    if given not in ("live", "test"):
+        raise typer.BadParameter("must be live or test", param_hint="--environment")
+    return "live" if given == "live" else "test"
 
 
 def _given_limits(rpm: int | None, tpm: int | None, concurrency: int | None) -> LimitAmounts | None:
@@ -134,6 +140,34 @@ def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             typer.echo(line)
     else:
         typer.echo("no keys; make one with `fareway keys create --team TEAM --name NAME`", err=True)
+
+
+@app.command("rotate")
+def rotate(
+    key_id: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
+    grace_hours: Annotated[
+        int,
+        typer.Option(
+            "--grace-hours", min=0, max=GRACE_HOURS_MAX, help="Hours for which the old key goes on."
+        ),
+    ] = GRACE_HOURS,
+    environment: Annotated[
+        str, typer.Option("--environment", help="live or test, shown in the key.")
+    ] = "live",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key's successor with its scope, limits and budgets, and print it; only now."""
+    made = anyio.run(_rotate, _load(config), key_id, grace_hours, _environment(environment))
+    if as_json:
+        typer.echo(json.dumps(made))
+    else:
+        typer.echo(made["key"])
+        typer.echo(
+            f"key id {made['key_id']}, team {made['team']}, name {made['name']}; it is shown only"
+            f" now; key {key_id} is void from {made['replaced_until']}",
+            err=True,
+        )
 
 
 @app.command("revoke")
@@ -224,11 +258,22 @@ async def _create(
         fiscal_month=finance.fiscal_year_start_month,
         key_team=record.team,
     )
-    await change_budget(config, BudgetChange(name=name, budget=wanted, actor=ACTOR))
+    await _create_within(config, creation, [wanted])
+
+
+async def _create_within(
+    config: LoadedConfig, creation: KeyCreation, budgets: Sequence[BudgetDeclaration]
+) -> None:
+    done: list[BudgetDeclaration] = []
     try:
+        for budget in budgets:
+            wanted = BudgetChange(name=budget.name, budget=budget, actor=ACTOR)
+            await change_budget(config, wanted)
+            done.append(budget)
         await _change(config, "create_key", creation)
     except CliFault:
-        await change_budget(config, BudgetChange(name=name, budget=None, actor=ACTOR))
+        for budget in done:
+            await change_budget(config, BudgetChange(name=budget.name, budget=None, actor=ACTOR))
         raise
 
 
@@ -260,11 +305,59 @@ def _check_models(config: LoadedConfig, order: NewKeyOrder, team: KeyScope) -> N
             raise CliFault(f"team {order.team!r} may not use {name!r}")
 
 
+async def _rotate(
+    config: LoadedConfig, key_id: str, grace_hours: int, environment: Environment
+) -> dict[str, str]:
+    """Make a key's successor; its budgets first, so that at no moment it may spend more."""
+    declared = _not_of_file(config, key_id, "change its value there")
+    stored = await stored_keys(config)
+    now_us = system_clock().wall_us()
+    old = next((one for one in stored if one.record.key_id == key_id), None)
+    if old is None:
+        raise CliFault(f"no key with the id {key_id!r}; `fareway keys list` shows them")
+    if is_void(old.record, now_us):
+        raise CliFault(f"key {key_id!r} is void; make a new one")
+    master = load_master_keys(config, environ=process_environ(), random_bytes=secrets.token_bytes)
+    key = make_key(environment, secrets.token_bytes)
+    successor = succeed(
+        old,
+        key_id=key.key_id,
+        digest=hash_key(master.derive(Label.KEY_PEPPER), key.text.encode("ascii")),
+        known=[*declared, *(one.record for one in stored)],
+        budgets=await budget_reports(config),
+    )
+    record = successor.record
+    creation = KeyCreation(record=record, actor=ACTOR, owner=successor.owner)
+    await _create_within(config, creation, successor.budgets)
+    until_us = now_us + grace_hours * HOUR_US
+    try:
+        ending = KeyRevocation(key_id=key_id, actor=ACTOR, at_us=until_us)
+        await _change(config, "revoke_key", ending)
+    except CliFault:
+        # Nobody has seen the successor, and nobody will.
+        await _change(config, "revoke_key", KeyRevocation(key_id=key.key_id, actor=ACTOR))
+        raise
+    return {
+        "key": key.text,
+        "key_id": key.key_id,
+        "team": record.team,
+        "name": record.name,
+        "replaces": key_id,
+        "replaced_until": from_microseconds(until_us).isoformat(),
+    }
+
+
 async def _revoke(config: LoadedConfig, key_id: str) -> None:
+    _not_of_file(config, key_id, "take it out there")
+    await _change(config, "revoke_key", KeyRevocation(key_id=key_id, actor=ACTOR))
+
+
+def _not_of_file(config: LoadedConfig, key_id: str, mend: str) -> Sequence[KeyRecord]:
+    """The keys of the file, if this is none of them."""
     declared = fixed_key_records(config, environ=process_environ(), pepper=bytes(32))
     if any(record.key_id == key_id for record in declared):
-        raise CliFault(f"key {key_id!r} is declared in the configuration file; take it out there")
-    await _change(config, "revoke_key", KeyRevocation(key_id=key_id, actor=ACTOR))
+        raise CliFault(f"key {key_id!r} is declared in the configuration file; {mend}")
+    return declared
 
 
 async def _change(config: LoadedConfig, method: str, params: KeyCreation | KeyRevocation) -> None:
@@ -281,9 +374,9 @@ async def _change_offline(config: LoadedConfig, params: KeyCreation | KeyRevocat
     service = await _offline(config)
     try:
         if isinstance(params, KeyCreation):
-            await service.create_key(params.record, actor=params.actor)
+            await service.create_key(params.record, actor=params.actor, owner=params.owner)
         else:
-            await service.revoke_key(params.key_id, actor=params.actor)
+            await service.revoke_key(params.key_id, actor=params.actor, at_us=params.at_us)
     finally:
         await service.stop(drain=False)
 

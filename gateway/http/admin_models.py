@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from gateway.access.restriction import Restriction
 from gateway.clock import from_microseconds
 from gateway.finance.spend_question import SpendWords
+from gateway.key_rotation import GRACE_HOURS, GRACE_HOURS_MAX
 from gateway.ledger.views import COST_TAG, GroupBy, RecentRequest, SpendQuery, is_dimension
 from gateway.settings.budget_orders import KeyBudgetOrder
 from gateway.settings.limits import LimitSettings
@@ -89,7 +90,10 @@ class RotationBody(AdminModel):
     """How a key is replaced."""
 
     grace_hours: int = Field(
-        default=72, ge=0, le=336, description="Hours for which the replaced key goes on."
+        default=GRACE_HOURS,
+        ge=0,
+        le=GRACE_HOURS_MAX,
+        description="Hours for which the replaced key goes on.",
     )
 
 

@@ -1,25 +1,21 @@
-"""A key's successor: the same scope, limits and budgets under another text and another name."""
+"""Replacing a key over HTTP, through the supervisor."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from gateway import errors
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import RandomBytes, make_key
-from gateway.budgets.messages import BudgetChange, BudgetDeclaration, BudgetReport
+from gateway.budgets.messages import BudgetChange, BudgetDeclaration
 from gateway.clock import from_microseconds
 from gateway.http.admin_models import RotatedKey
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
+from gateway.key_rotation import HOUR_US, is_void, succeed
 from gateway.ledger.views import KeyCreation, KeyRevocation, StoredKey
-
-_HOUR_US = 3_600_000_000
-_NAME_CHARACTERS_MAX = 128
-_NUMBER_CHARACTERS = 7
-"""Of the number behind a successor's name, with its space."""
 
 
 async def rotate(
@@ -49,22 +45,17 @@ async def rotate(
     made = await calls.list_keys()
     old = _rotatable(key_id, made, service.directory.record(key_id), now_us)
     key = make_key("live", random_bytes)
-    known = [*(one.record for one in made), *service.directory.records]
-    record = msgspec.structs.replace(
-        old.record,
+    successor = succeed(
+        old,
         key_id=key.key_id,
         digest=service.hash_token(key.text.encode("ascii")),
-        name=successor_name(
-            old.record.name, {one.name for one in known if one.team == old.record.team}
-        ),
+        known=[*(one.record for one in made), *service.directory.records],
+        budgets=await calls.budget_reports(),
     )
-    budgets = [
-        _budget_for(report, key.key_id, number)
-        for number, report in enumerate(await calls.budget_reports(), start=1)
-        if report.rule.key_id == key_id
-    ]
-    await _create(calls, KeyCreation(record=record, actor=actor, owner=old.owner), budgets)
-    until_us = now_us + grace_hours * _HOUR_US
+    record = successor.record
+    creation = KeyCreation(record=record, actor=actor, owner=successor.owner)
+    await _create(calls, creation, successor.budgets)
+    until_us = now_us + grace_hours * HOUR_US
     try:
         await calls.revoke_key(KeyRevocation(key_id=key_id, actor=actor, at_us=until_us))
     except errors.GatewayError:
@@ -79,18 +70,6 @@ async def rotate(
         replaces=key_id,
         replaced_until=from_microseconds(until_us),
     )
-
-
-def successor_name(name: str, taken: Collection[str]) -> str:
-    """What a key's successor is called: `ci 2` after `ci`, `ci 3` after `ci 2`."""
-    stem, _, last = name.rpartition(" ")
-    is_numbered = bool(stem) and last.isascii() and last.isdigit() and len(last) < 6
-    base, number = (stem, int(last)) if is_numbered else (name, 1)
-    while True:
-        number += 1
-        wanted = f"{base[: _NAME_CHARACTERS_MAX - _NUMBER_CHARACTERS].rstrip()} {number}"
-        if wanted not in taken:
-            return wanted
 
 
 async def _create(
@@ -121,24 +100,6 @@ def _rotatable(
     stored = next((one for one in made if one.record.key_id == key_id), None)
     if stored is None:
         raise errors.KeyNotFound(f"no key with the id {key_id!r}; `fareway keys list` shows them")
-    expires_us = stored.record.expires_at_us
-    if stored.record.disabled or (expires_us is not None and expires_us <= now_us):
+    if is_void(stored.record, now_us):
         raise errors.KeyConflict(f"key {key_id!r} is void; make a new one", param="key_id")
     return stored
-
-
-def _budget_for(report: BudgetReport, key_id: str, number: int) -> BudgetDeclaration:
-    """A key's budget for its successor; the number tells several of one window apart."""
-    rule = report.rule
-    return BudgetDeclaration(
-        name=f"key {key_id}, {rule.window.value} {number}",
-        scope=rule.scope,
-        team=rule.team,
-        key_id=key_id,
-        limit_pico_usd=rule.limit_pico_usd,
-        window=rule.window,
-        time_zone=rule.time_zone,
-        fiscal_month=rule.fiscal_month,
-        on_exceed=rule.on_exceed,
-        alerts_at=report.alerts_at,
-    )

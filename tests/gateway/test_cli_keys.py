@@ -245,3 +245,43 @@ def test_a_key_may_have_limits_of_its_own(fareway, create):
     assert found["free"]["limits"] is None
     _, out, _ = fareway("keys", "list")
     assert "rpm=60,tpm=9000,concurrency=2" in out
+
+
+def test_a_key_is_replaced_and_goes_on_for_a_while(create, fareway):
+    old = create("--rpm", "60", "--budget-usd", "1.50", "--budget-window", "day", name="ci")
+    status, out, err = fareway("keys", "rotate", old["key_id"], "--grace-hours", "24", "--json")
+    assert (status, err) == (0, "")
+    new = json.loads(out)
+    assert (new["team"], new["name"], new["replaces"]) == ("open", "ci 2", old["key_id"])
+    listed = rows(fareway)
+    assert listed["ci"]["state"] == listed["ci 2"]["state"] == "active"
+    assert listed["ci"]["expires_at"] == new["replaced_until"]
+    assert listed["ci 2"]["expires_at"] is None
+    assert listed["ci 2"]["limits"] == listed["ci"]["limits"]
+    budgets = json.loads(fareway("budgets", "list", "--json")[1])["budgets"]
+    assert {one["key_id"]: one["limit_usd"] for one in budgets} == {
+        old["key_id"]: "1.5",
+        new["key_id"]: "1.5",
+    }
+
+
+def test_a_key_replaced_without_grace_is_void(create, fareway):
+    old = create(name="ci")
+    status, out, err = fareway("keys", "rotate", old["key_id"], "--grace-hours", "0")
+    assert (status, out[:8]) == (0, "fw_live_")
+    assert f"key {old['key_id']} is void" in err
+    assert {name: row["state"] for name, row in rows(fareway).items()} == {
+        "bot": "active",
+        "ci": "revoked",
+        "ci 2": "active",
+    }
+    status, out, err = fareway("keys", "rotate", old["key_id"])
+    assert (status, out, "is void; make a new one" in err) == (1, "", True)
+
+
+def test_only_keys_made_here_are_replaced(fareway):
+    fixed = rows(fareway)["bot"]
+    _, _, err = fareway("keys", "rotate", fixed["key_id"])
+    assert "declared in the configuration file; change its value there" in err
+    _, _, err = fareway("keys", "rotate", "abcdefghjkmn")
+    assert "no key with the id 'abcdefghjkmn'" in err

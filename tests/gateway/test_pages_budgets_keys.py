@@ -9,7 +9,7 @@ import pytest
 
 from gateway.access.people import NewPerson, digest_of
 from gateway.access.roles import parse_grant
-from gateway.http.key_rotation import successor_name
+from gateway.key_rotation import successor_name
 from tests.gateway.page_reader import PageReader
 from tests.gateway.pages_harness import ADMIN_KEY, PAYMENTS_KEY, running_pages
 from tests.gateway.test_pages_finance import DAY_US, SAME, logged_in
