@@ -142,7 +142,7 @@ def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         typer.echo("no keys; make one with `fareway keys create --team TEAM --name NAME`", err=True)
 
 
-@app.command("rotate")
+@app.command("rotate", short_help="Replace a key by a successor.")
 def rotate(
     key_id: Annotated[str, typer.Argument(help="The key's id, as `keys list` shows it.")],
     grace_hours: Annotated[
@@ -157,7 +157,10 @@ def rotate(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key's successor with its scope, limits and budgets, and print it; only now."""
+    """Make a key's successor and print it; it is shown only now.
+
+    Scope, limits and budgets are the key's own.
+    """
     made = anyio.run(_rotate, _load(config), key_id, grace_hours, _environment(environment))
     if as_json:
         typer.echo(json.dumps(made))

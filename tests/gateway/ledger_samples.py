@@ -120,8 +120,8 @@ def _empty_database() -> bytes:
         return path.read_bytes()
 
 
-def make_database(folder: Path) -> str:
-    path = folder / "ledger.db"
+def make_database(folder: Path, name: str = "ledger.db") -> str:
+    path = folder / name
     path.write_bytes(_empty_database())
     return f"sqlite:///{path}"
 

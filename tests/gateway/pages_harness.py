@@ -33,7 +33,7 @@ from gateway.process.messages import EngineSpeed, LedgerStart, ServiceStatus
 from gateway.process.provider_setup import engine_links, set_up_providers
 from gateway.settings.loader import load_text
 from gateway.settings.login import LoginSettings
-from tests.gateway.ledger_samples import FakeClock, intent, open_spool, settlement
+from tests.gateway.ledger_samples import FakeClock, intent, make_database, open_spool, settlement
 from tests.support.asgi_cycle import over_asgi
 
 LEDGER_READS = (
@@ -184,9 +184,7 @@ async def running_pages(
         supervisor = Channel(supervisor_end, _supervisor_methods(pages), name="worker")
         for run in (process.run, ledger.run, worker_channel.run, supervisor.run, spool.run):
             tasks.start_soon(run)
-        start = LedgerStart(
-            database_url=f"sqlite:///{folder / 'ledger.db'}", spool_dir=str(folder / "spool")
-        )
+        start = LedgerStart(database_url=make_database(folder), spool_dir=str(folder / "spool"))
         pages.take_keys(
             await ledger.call("start", start, result_type=list[KeyRecord], timeout_s=30)
         )

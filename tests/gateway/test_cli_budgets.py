@@ -22,7 +22,7 @@ from gateway.ledger.service import LedgerService
 from gateway.settings.declared_budgets import declared_budgets
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import load
-from tests.gateway.ledger_samples import FakeClock
+from tests.gateway.ledger_samples import FakeClock, make_database
 
 CONFIG = """
 storage: {database: "sqlite:///fareway.db", spool_dir: spool}
@@ -47,6 +47,7 @@ def fareway(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("FAREWAY_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("BOT_KEY", BOT_KEY)
     (tmp_path / "fareway.yaml").write_text(CONFIG)
+    make_database(tmp_path, "fareway.db")
 
     def run(*arguments):
         with pytest.raises(SystemExit) as left:
