@@ -14,7 +14,7 @@ from gateway.budgets.messages import AlertWebhook
 from gateway.clock import Clock
 from gateway.ledger import budget_alerts
 from gateway.ledger.budget_alerts import Delivery
-from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.errors import LedgerError
 from gateway.ledger.signed_post import POST_S, post_signed
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class AlertSender:
             await self._has_webhooks.wait()
             try:
                 await self.send_due()
-            except DatabaseUnavailable as error:
+            except LedgerError as error:  # also what only an administrator can mend
                 _log.warning("alerts wait: %s", error)
             await anyio.sleep(self._poll_s)
 

@@ -33,7 +33,7 @@ from gateway.ledger import attempts, budgets, expired_leases, keys, migrate, par
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, write, writing_engine
-from gateway.ledger.errors import DatabaseUnavailable, LedgerError
+from gateway.ledger.errors import LedgerError
 from gateway.ledger.faults import explaining
 from gateway.ledger.lease_desk import LeaseDesk
 from gateway.ledger.loader import Loader
@@ -192,7 +192,7 @@ class LedgerService:
             return
         try:
             await self._write(lambda connection: list_cost_tags(connection, names))
-        except DatabaseUnavailable as error:
+        except LedgerError as error:
             # The sums stay right for the names that had some; another one waits for the next start.
             _log.warning("finance.cost_tags waits for the next start: %s", error)
 

@@ -20,7 +20,7 @@ from gateway.budgets.messages import AlertWebhook, BudgetDeclarations
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.budget_alerts import GIVE_UP_US
 from gateway.ledger.budget_schema import alert_delivery, budget_alert
-from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.errors import DatabaseUnavailable, UnusableDatabase
 from gateway.ledger.signed_post import post_signed
 from tests.gateway.ledger_samples import FakeClock, intent, make_database, open_spool, settlement
 from tests.gateway.test_ledger_budgets import COST, EXPOSURE, budget, serving
@@ -265,12 +265,15 @@ async def test_alerts_are_looked_for_while_the_service_runs(tmp_path, clock):
     assert len(receiver.got) == 1
 
 
-async def test_an_outage_of_the_database_only_delays_alerts(clock):
+@pytest.mark.parametrize(
+    "outage", [DatabaseUnavailable("locked"), UnusableDatabase("no such user")]
+)
+async def test_an_outage_of_the_database_only_delays_alerts(clock, outage):
     looks = []
 
     async def away(_run):
         looks.append(1)
-        raise DatabaseUnavailable("locked")
+        raise outage
 
     sender = AlertSender(away, away, clock=clock.clock, poll_s=0.001)
     sender.set_webhooks((Receiver(port=9).webhook(),))

@@ -13,7 +13,7 @@ from gateway.ledger import migrate, partitions
 from gateway.ledger import service as ledger_service
 from gateway.ledger.cost_tags import load_listed
 from gateway.ledger.database import sqlite_path
-from gateway.ledger.errors import DatabaseUnavailable
+from gateway.ledger.errors import DatabaseUnavailable, UnusableDatabase
 from gateway.ledger.reading import read_ledger
 from gateway.ledger.reports import spend_report
 from gateway.ledger.rounds import LoaderLimits
@@ -172,6 +172,18 @@ async def test_cost_tags_that_cannot_be_listed_wait_for_the_next_start(url, tmp_
     async with running(url, tmp_path, cost_tags=("env",)):
         pass
     assert read_ledger(url, load_listed) == ("env",)
+
+
+async def test_a_database_that_lets_nobody_in_ends_no_service(url, tmp_path, caplog, monkeypatch):
+    service = LedgerService(url, tmp_path / "spool", clock=system_clock(), cost_tags=("env",))
+
+    async def refuse(_run):
+        raise UnusableDatabase("the server does not let this user in")
+
+    monkeypatch.setattr(service, "_write", refuse)
+    await service._list_cost_tags()
+    assert "waits for the next start: the server does not let this user in" in caplog.text
+    await service.stop(drain=False)
 
 
 def test_reading_needs_a_ledger_of_this_schema(url, tmp_path):
