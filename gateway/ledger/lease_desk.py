@@ -243,6 +243,17 @@ class LeaseDesk:
         self._has_answered = False
         return await self._write(run)
 
+    async def take_back_unclaimed(self) -> None:
+        """Free all slabs that lie in Redis: whoever goes leaves nothing reserved for nobody.
+
+        Those that another machine put there go, too; it finds nothing, and reserves anew.
+
+        Raises:
+            LedgerError: The database did not answer; they go when their time is over.
+        """
+        if self._pool is not None:
+            await self._write(lambda connection: budget_pool.take_back(connection, sa.true()))
+
     def _note_renewed(self, session: bytes) -> None:
         if len(self._renewed_s) >= SESSIONS_MAX:
             self._renewed_s.clear()

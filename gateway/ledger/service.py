@@ -206,12 +206,14 @@ class LedgerService:
         """End `run` and close the database.
 
         Args:
-            drain: Load first what the spools hold. Without it, or when the database does not take
-                it, the records stay in the spools for the next start.
+            drain: Load first what the spools hold, and free what is reserved for nobody. Without
+                it, or when the database does not take it, the records stay in the spools for the
+                next start.
         """
         try:
             if drain:
                 await self._loader.flush()
+                await self._leases.take_back_unclaimed()
         finally:
             self._loader.stop()
             with anyio.CancelScope(shield=True):

@@ -63,7 +63,7 @@ LIMITS = {"rpm": 600_000}
 def test_some_kills_lose_nothing_and_count_nothing_twice(
     tmp_path: Path, seed: int, back_end: str, request: pytest.FixtureRequest
 ) -> None:
-    _survive(tmp_path, request, kills=15, seed=seed, back_end=back_end)
+    _survive(tmp_path, request, kills=25, seed=seed, back_end=back_end)
 
 
 @pytest.mark.soak

@@ -170,6 +170,17 @@ async def test_what_nobody_claims_returns(postgres_ledger_url, redis_url, tmp_pa
         assert (await here.service.verify()).faults == ()
 
 
+async def test_who_goes_leaves_nothing_reserved_for_nobody(
+    postgres_ledger_url, redis_url, tmp_path, clock
+):
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as one:
+        await one.fill()
+        assert await stand(one.service) == (0, (2 + SLABS) * SLAB, 0)
+    async with machine(postgres_ledger_url, redis_url, tmp_path, clock) as later:
+        # What the two requests got is still their session's.
+        assert await stand(later.service) == (0, 2 * SLAB, 0)
+
+
 async def test_an_expired_slab_is_nobodys_although_it_lies_in_redis(
     postgres_ledger_url, redis_url, tmp_path, clock
 ):
