@@ -8,6 +8,7 @@ import os
 import sys
 from collections import defaultdict
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pyarrow.parquet
@@ -28,8 +29,9 @@ from gateway.finance.focus.files import write_folder
 from gateway.finance.focus.inputs import MachineShare
 from gateway.finance.focus.invoices import InvoiceAllocation, Spread
 from gateway.finance.focus.meters import METER_FORMS
-from gateway.finance.focus.order import FileFormat, FocusVersion, NameForm, Profile
+from gateway.finance.focus.order import FileFormat, FocusVersion, NameForm, Parties, Profile
 from gateway.finance.focus.parquet import ParquetFile
+from gateway.finance.focus.profiles import teller
 from gateway.ledger import schema
 from gateway.ledger.schema import METERS
 from pricing.money import parse_usd
@@ -320,3 +322,26 @@ def test_an_invoice_over_usage_that_cost_nothing_is_a_row_of_its_own() -> None:
     found = spread.billed(free)
     assert (found.amount_pico_usd, found.invoice) == (0, Invoice(invoice_id="INV-9"))
     assert [left.amount_pico_usd for left in spread.left()] == [5]
+
+
+def test_what_nothing_is_sold_of_has_no_price_in_the_vendors_currency() -> None:
+    sold = row_map.usage(usage_sum("input", 1_000_000))
+    bill = InvoiceAllocation(
+        billing_us=sold.billing_us,
+        provider="groq",
+        deployment=None,
+        meter=None,
+        amount_pico_usd=10 * SCALE,
+        invoice_id="INV-9",
+        currency="EUR",
+        rate=Fraction(5, 4),
+    )
+    told = []
+    for charge in (sold, replace(sold, sku=None)):
+        spread = Spread.of([bill])
+        spread.count(charge)
+        names = pseudonyms.Names(NameForm.PLAIN, key=b"")
+        parties = Parties(organisation="Acme")
+        told.append(teller(Profile.RECONCILED, parties=parties, names=names, spread=spread)(charge))
+    assert [line.costs.billed_pico_usd for line in told] == [10 * SCALE, 10 * SCALE]
+    assert [line.charge.currency and line.charge.currency.code for line in told] == ["EUR", None]

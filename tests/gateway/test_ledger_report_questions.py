@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from fractions import Fraction
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -14,11 +15,12 @@ from gateway.finance.spend_question import Reporting, SpendWords, spend_query
 from gateway.ledger import report_sources, report_time, schema
 from gateway.ledger.errors import BadQuery
 from gateway.ledger.loader import Loader
+from gateway.ledger.report_document import sums_document
 from gateway.ledger.report_formats import ReportFormat, render
 from gateway.ledger.reports import spend_report
 from gateway.ledger.roll_ups import DAY_US
 from gateway.ledger.tag_sums import list_cost_tags
-from gateway.ledger.views import SpendQuery, SpendReport, SpendRow, SpendSums
+from gateway.ledger.views import GroupBy, SpendQuery, SpendReport, SpendRow, SpendSums
 from gateway.settings.finance import FinanceSettings
 from tests.gateway.ledger_samples import (
     NOON_US,
@@ -298,3 +300,37 @@ async def test_long_ranges_are_not_read_event_by_event(tmp_path):
 async def test_an_empty_ledger_has_no_months(tmp_path):
     found = await ask(make_database(tmp_path), spend_report, SpendQuery(group_by=("month",)))
     assert found.rows == ()
+
+
+def test_a_share_is_six_decimals_half_to_even() -> None:
+    shares = [(0, 1), (1, 0), (1, 3), (1, 2_000_000), (3, 2_000_000), (5, 5)]
+    none = dict.fromkeys(SpendSums.__struct_fields__, 0)
+    told = [
+        sums_document(SpendSums(**none | {"cost_pico_usd": whole, "estimated_cost_pico_usd": part}))
+        for part, whole in shares
+    ]
+    assert [one["estimated_share"] for one in told] == [
+        "0", "0", "0.333333", "0.000000", "0.000002", "1.000000",
+    ]  # fmt: skip
+
+
+def test_west_of_greenwich_a_days_first_hours_are_those_of_the_day_before() -> None:
+    first_us, hours = to_microseconds(datetime(2026, 11, 2, 5, tzinfo=UTC)), 5
+    calendar = report_time.Calendar(
+        from_us=first_us, to_us=first_us + 3 * DAY_US, zone=ZoneInfo("America/New_York")
+    )
+    moved = calendar.moved_quarters([GroupBy.DAY])
+    assert moved is not None
+    assert moved.taken_from == 1
+    midnights = [first_us - hours * HOUR_US + day * DAY_US for day in (1, 2)]
+    quarters = range(0, hours * HOUR_US, HOUR_US // 4)
+    assert list(moved.quarters_us) == [day + at for day in midnights for at in quarters]
+
+
+def test_a_range_of_very_many_days_is_read_by_quarter_hours() -> None:
+    calendar = report_time.Calendar(
+        from_us=to_microseconds(datetime(2000, 1, 1, tzinfo=UTC)),
+        to_us=to_microseconds(datetime(2003, 1, 1, tzinfo=UTC)),
+        zone=ZoneInfo("Asia/Kathmandu"),
+    )
+    assert calendar.moved_quarters([GroupBy.DAY]) is None

@@ -174,6 +174,13 @@ async def test_cost_tags_that_cannot_be_listed_wait_for_the_next_start(url, tmp_
     assert read_ledger(url, load_listed) == ("env",)
 
 
+async def test_other_cost_tags_have_sums_from_then_on(url, tmp_path):
+    async with running(url, tmp_path, cost_tags=("env",)) as service:
+        await service.set_cost_tags(("env",))
+        await service.set_cost_tags(("feature",))
+    assert read_ledger(url, load_listed) == ("feature",)
+
+
 async def test_a_database_that_lets_nobody_in_ends_no_service(url, tmp_path, caplog, monkeypatch):
     service = LedgerService(url, tmp_path / "spool", clock=system_clock(), cost_tags=("env",))
 
