@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -21,6 +22,7 @@ from gateway.budgets.messages import (
     LeaseWant,
     OnExceed,
 )
+from gateway.ledger import budget_leases
 from gateway.ledger.budget_deltas import BudgetMatcher, Owner
 from gateway.ledger.budget_leases import LEASE_S, slab
 from gateway.ledger.errors import BudgetConflict, BudgetTooLarge, UnknownBudget
@@ -147,6 +149,20 @@ async def test_a_lease_is_reserved_and_what_does_not_fit_is_told(url, tmp_path, 
         (state,) = reply.shortages
         assert (state.room_pico_usd, state.limit_pico_usd) == (10, LIMIT)
         assert len((await ask(service, 10)).leases) == 1
+        assert await stand(service) == (0, LIMIT, 0)
+
+
+async def test_what_was_read_never_decides(url, tmp_path, clock, monkeypatch):
+    read = budget_leases.load_state
+    stale = {"reserved_pico_usd": 0}
+    monkeypatch.setattr(
+        budget_leases, "load_state", lambda *of: msgspec.structs.replace(read(*of), **stale)
+    )
+    async with serving(url, tmp_path, clock) as service:
+        await service.set_budgets(declare(budget()))
+        assert len((await ask(service, LIMIT)).leases) == 1
+        reply = await ask(service, 1)
+        assert (reply.leases, len(reply.shortages)) == ((), 1)
         assert await stand(service) == (0, LIMIT, 0)
 
 
