@@ -121,8 +121,10 @@ def _empty_database() -> bytes:
 
 
 def make_database(folder: Path, name: str = "ledger.db") -> str:
+    """A ledger in a folder, a migrated one; what is there already stays."""
     path = folder / name
-    path.write_bytes(_empty_database())
+    if not path.exists():
+        path.write_bytes(_empty_database())
     return f"sqlite:///{path}"
 
 

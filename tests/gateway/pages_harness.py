@@ -184,10 +184,7 @@ async def running_pages(
         supervisor = Channel(supervisor_end, _supervisor_methods(pages), name="worker")
         for run in (process.run, ledger.run, worker_channel.run, supervisor.run, spool.run):
             tasks.start_soon(run)
-        database = folder / "ledger.db"
-        if not database.exists():  # a test may run twice on one
-            make_database(folder)
-        start = LedgerStart(database_url=f"sqlite:///{database}", spool_dir=str(folder / "spool"))
+        start = LedgerStart(database_url=make_database(folder), spool_dir=str(folder / "spool"))
         pages.take_keys(
             await ledger.call("start", start, result_type=list[KeyRecord], timeout_s=30)
         )
