@@ -87,6 +87,11 @@ class Fleet:
             aliases=self.aliases,
         )
 
+    @property
+    def providers(self) -> frozenset[str]:
+        """Names of the providers that have a deployment."""
+        return frozenset(provider for provider, _ in self._parts.values())
+
     def snapshot(
         self, *, providers: Mapping[str, Provider], health: HealthBoard, at: datetime
     ) -> FleetSnapshot:

@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
-from gateway.cli.spend_reconcile import rates_path, rates_text
+from gateway.cli.spend_reconcile import check_provider, rates_path, rates_text
 from gateway.finance.commitment_messages import (
     CommitmentStanding,
     ListCommitments,
@@ -74,9 +74,7 @@ def record(
 ) -> None:
     """Record a commitment; the same one twice changes nothing."""
     loaded = load(config, environ=process_environ())
-    if provider not in loaded.settings.providers:
-        known = ", ".join(sorted(loaded.settings.providers))
-        raise typer.BadParameter(f"no provider {provider!r}; there are: {known}")
+    check_provider(loaded, provider)
     values = {
         "actor": actor(),
         "name": name,

@@ -82,9 +82,7 @@ def import_file(
     if replace and add:
         raise typer.BadParameter("take one of --replace and --add")
     loaded = load(config, environ=process_environ())
-    if account not in loaded.settings.providers:
-        known = ", ".join(sorted(loaded.settings.providers))
-        raise typer.BadParameter(f"no provider {account!r}; there are: {known}")
+    check_provider(loaded, account)
     overlap = Overlap.REPLACE if replace else Overlap.ADD if add else Overlap.REFUSE
     order = ImportFile(
         actor=actor(),
@@ -257,6 +255,17 @@ def list_adjustments(
             f"{one.adjustment_id}  {one.period}{about}  {one.kind}  {place}"
             f"  {format_usd(one.amount_pico_usd)} USD  approved by {one.approved_by}: {one.reason}"
         )
+
+
+def check_provider(loaded: LoadedConfig, name: str) -> None:
+    """Refuse the name of a provider that is not configured.
+
+    Raises:
+        BadParameter: It is not.
+    """
+    known = loaded.settings.providers
+    if name not in known:
+        raise typer.BadParameter(f"no provider {name!r}; there are: {', '.join(sorted(known))}")
 
 
 def rates_text(loaded: LoadedConfig) -> str | None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated
 
-import anyio.to_thread
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from gateway import errors
 from gateway.access.asking import Asking
 from gateway.finance.commitment_messages import (
     ListCommitments,
@@ -17,7 +15,13 @@ from gateway.finance.commitment_messages import (
     WithdrawCommitment,
 )
 from gateway.http.admin import PREFIX
-from gateway.http.admin_finance import Document, document, object_of, read_text
+from gateway.http.admin_finance import (
+    Document,
+    check_provider,
+    document,
+    object_of,
+    rates_text,
+)
 from gateway.http.admin_models import AdminModel
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
@@ -86,12 +90,7 @@ class CommitmentApi:
 
     async def record(self, body: CommitmentBody, asking: Asking) -> Document:
         """Record a commitment; the same one twice changes nothing."""
-        known = {name.partition("/")[0] for name in self._service.admission.fleet.deployments}
-        if body.provider not in known:
-            names = ", ".join(sorted(known))
-            raise errors.InvalidField(
-                f"no provider {body.provider!r}; there are: {names}", param="provider"
-            )
+        check_provider(self._service, body.provider, param="provider")
         rates_file = self._service.reporting.rates_path
         order = RecordCommitment(
             actor=asking.actor,
@@ -106,9 +105,7 @@ class CommitmentApi:
             invoice=body.invoice,
             is_correction=body.is_correction,
             reason=body.reason,
-            rates=None
-            if rates_file is None
-            else await anyio.to_thread.run_sync(read_text, rates_file),
+            rates=await rates_text(rates_file),
             rates_name="finance.rates_file" if rates_file is None else str(rates_file),
         )
         return object_of(await self._calls.finance(order))

@@ -226,12 +226,7 @@ class FinanceApi:
 
     async def import_file(self, body: ImportBody, asking: Asking) -> Document:
         """Take a file as a whole, or refuse it with every wrong line; twice changes nothing."""
-        known = {name.partition("/")[0] for name in self._service.admission.fleet.deployments}
-        if body.account not in known:
-            names = ", ".join(sorted(known))
-            raise errors.InvalidField(
-                f"no provider {body.account!r}; there are: {names}", param="account"
-            )
+        check_provider(self._service, body.account, param="account")
         rates_file = self._service.reporting.rates_path
         order = ImportFile(
             actor=asking.actor,
@@ -243,9 +238,7 @@ class FinanceApi:
             issued_on="" if body.issued_on is None else body.issued_on.isoformat(),
             number=body.number,
             overlap=body.overlap,
-            rates=None
-            if rates_file is None
-            else await anyio.to_thread.run_sync(read_text, rates_file),
+            rates=await rates_text(rates_file),
             rates_name="" if rates_file is None else str(rates_file),
         )
         return object_of(await self._calls.finance(order))
@@ -426,8 +419,28 @@ def _line(line: LineBody) -> AdjustmentLine:
     )
 
 
-def read_text(name: FilePath) -> str:
-    """The rates file as text; what is wrong with it is told when it is parsed."""
+def check_provider(service: Service, name: str, *, param: str) -> None:
+    """Refuse the name of a provider that is not there.
+
+    Raises:
+        InvalidField: It is not.
+    """
+    known = service.admission.fleet.providers
+    if name not in known:
+        names = ", ".join(sorted(known))
+        raise errors.InvalidField(f"no provider {name!r}; there are: {names}", param=param)
+
+
+async def rates_text(name: FilePath | None) -> str | None:
+    """The rates file as text, None without one; what is wrong with it is told when it is parsed.
+
+    Raises:
+        InvalidField: It cannot be read.
+    """
+    return None if name is None else await anyio.to_thread.run_sync(_read_text, name)
+
+
+def _read_text(name: FilePath) -> str:
     try:
         return name.read_text(encoding="utf-8-sig", errors="replace")
     except OSError as error:

@@ -94,7 +94,7 @@ def make_pages(
         desk=PageDesk(admin=admin_api, budget_api=budget_api),
         oidc_secret=service.oidc_secret,
         teams=lambda: service.admission.teams,
-        providers=lambda: {name.partition("/")[0] for name in service.admission.fleet.deployments},
+        providers=lambda: service.admission.fleet.providers,
         clock=service.clock,
         random_bytes=random_bytes,
     )
