@@ -73,7 +73,7 @@ class BudgetsPages:
             return await self._page(request, within, done=done)
         except LedgerUnavailable:
             frame = finance_frame(self.shell, request, self.clock.wall_us(), self.calendar)
-            return self.shell.page("away.html", frame, status=503)
+            return self.shell.away(frame)
 
     async def change(self, request: Request, within: Within, asking: Asking) -> Response:
         """Set a budget, or take it away."""

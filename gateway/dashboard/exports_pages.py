@@ -93,8 +93,7 @@ class ExportsPages:
         named = request.query_params.get("month")
         month = periods.month_named(named, now_us=now_us, time_zone=calendar.zone)
         if month is None:
-            message = f"month: {(named or '')[:64]!r} is no month such as 2026-11"
-            return self.shell.page("bad_address.html", {**frame, "message": message}, status=422)
+            return self.shell.bad_address(frame, periods.no_month(named))
         sees_finance = not restriction_for(asking, Action.READ_FINANCE).is_nothing
         today = local_day(now_us, ZoneInfo(calendar.zone))
         try:
@@ -102,7 +101,7 @@ class ExportsPages:
             closes = msgspec.convert(found, tuple[ListedClose, ...])
             teams = await self._teams(month, within.sums)
         except LedgerUnavailable:
-            return self.shell.page("away.html", frame, status=503)
+            return self.shell.away(frame)
         months = [periods.month_of(today, time_zone=calendar.zone)]
         while len(months) < MONTHS_SHOWN:
             months.append(periods.month_before(months[-1], time_zone=calendar.zone))

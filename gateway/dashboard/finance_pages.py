@@ -7,7 +7,7 @@ never by the template.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -114,7 +114,7 @@ class FinancePages:
         named = request.query_params.get("month")
         month = periods.month_named(named, now_us=now_us, time_zone=calendar.zone)
         if month is None:
-            return self._bad(shown, f"month: {(named or '')[:64]!r} is no month such as 2026-11")
+            return self.shell.bad_address(shown, periods.no_month(named))
         before = periods.month_before(month, time_zone=calendar.zone)
         today = local_day(now_us, ZoneInfo(calendar.zone))
         try:
@@ -130,7 +130,7 @@ class FinancePages:
             tiles = await self._tiles_beside(viewer_of(request), figures)
             moved = await self._movers(figures, calendar, within.sums)
         except LedgerUnavailable:
-            return self._away(shown)
+            return self.shell.away(shown)
         following = periods.month_after(month, time_zone=calendar.zone)
         shown |= {
             "month": month,
@@ -192,9 +192,9 @@ class FinancePages:
         try:
             wanted, report, is_complete = await self._ask(request, within, now_us)
         except BadAddress as error:
-            return self._bad(shown, str(error))
+            return self.shell.bad_address(shown, str(error))
         except LedgerUnavailable:
-            return self._away(shown)
+            return self.shell.away(shown)
         tags = [(f"{COST_TAG}{name}", f"Cost tag {name}") for name in calendar.cost_tags]
         dimensions = [*explorer.DIMENSIONS.items(), *tags]
         names = dict(dimensions)
@@ -225,9 +225,9 @@ class FinancePages:
         try:
             wanted, report, _ = await self._ask(request, within, now_us)
         except BadAddress as error:
-            return self._bad(shown, str(error))
+            return self.shell.bad_address(shown, str(error))
         except LedgerUnavailable:
-            return self._away(shown)
+            return self.shell.away(shown)
         name = f"spend-{wanted.first}-{wanted.last}.csv"
         return Response(
             as_csv(report),
@@ -242,9 +242,9 @@ class FinancePages:
         try:
             found, month, is_complete = await self._statement(request, within, now_us)
         except BadAddress as error:
-            return self._bad(shown, str(error))
+            return self.shell.bad_address(shown, str(error))
         except LedgerUnavailable:
-            return self._away(shown)
+            return self.shell.away(shown)
         before = periods.month_before(month, time_zone=_BOOKS_ZONE)
         following = periods.month_after(month, time_zone=_BOOKS_ZONE)
         is_open = local_day(now_us, ZoneInfo(_BOOKS_ZONE)) <= month.last
@@ -271,9 +271,9 @@ class FinancePages:
         try:
             found, _, _ = await self._statement(request, within, now_us)
         except BadAddress as error:
-            return self._bad(shown, str(error))
+            return self.shell.bad_address(shown, str(error))
         except LedgerUnavailable:
-            return self._away(shown)
+            return self.shell.away(shown)
         name = f"statement-{found.period}.csv"
         return Response(
             statement_csv(found),
@@ -293,7 +293,7 @@ class FinancePages:
         named = request.query_params.get("month")
         month = periods.month_named(named, now_us=now_us, time_zone=_BOOKS_ZONE)
         if month is None:
-            raise BadAddress(f"month: {(named or '')[:64]!r} is no month such as 2026-11")
+            raise BadAddress(periods.no_month(named))
         is_complete = await self.ledger.catch_up()
         # A team that may not be seen is as one that spent nothing.
         query = ShowStatement(
@@ -305,9 +305,6 @@ class FinancePages:
         )
         found = msgspec.convert(await self.ledger.finance(query), TeamStatement)
         return found, month, is_complete
-
-    def _away(self, shown: Mapping[str, object]) -> Response:
-        return self.shell.page("away.html", shown, status=503)
 
     async def _ask(
         self, request: Request, within: Within, now_us: int
@@ -335,9 +332,6 @@ class FinancePages:
         )
         is_complete = await self.ledger.catch_up()
         return wanted, await self.ledger.spend_report(query), is_complete
-
-    def _bad(self, shown: Mapping[str, object], message: str) -> Response:
-        return self.shell.page("bad_address.html", {**shown, "message": message}, status=422)
 
     async def _by_day_and_team(
         self, month: Month, calendar: Calendar, teams: tuple[str, ...] | None

@@ -95,7 +95,7 @@ class KeysPages:
             return await self._page(request, within, done=told)
         except LedgerUnavailable:
             frame = finance_frame(self.shell, request, self.clock.wall_us(), self.calendar)
-            return self.shell.page("away.html", frame, status=503)
+            return self.shell.away(frame)
 
     async def create(self, request: Request, within: Within, asking: Asking) -> Response:
         """Make a key, and show it this once."""

@@ -69,9 +69,9 @@ class MachinesPages:
             month, query = self._wanted(request, within.sums, now_us)
             report = await self._report(query)
         except BadAddress as error:
-            return self._bad(shown, str(error))
+            return self.shell.bad_address(shown, str(error))
         except LedgerUnavailable:
-            return self.shell.page("away.html", shown, status=503)
+            return self.shell.away(shown)
         before = periods.month_before(month, time_zone=_UTC)
         after = periods.month_after(month, time_zone=_UTC)
         shown |= {
@@ -101,9 +101,9 @@ class MachinesPages:
             month, query = self._wanted(request, within.sums, now_us)
             report = await self._report(query)
         except BadAddress as error:
-            return self._bad(shown, str(error))
+            return self.shell.bad_address(shown, str(error))
         except LedgerUnavailable:
-            return self.shell.page("away.html", shown, status=503)
+            return self.shell.away(shown)
         name = f"machines-{month.name}-{query.rate.value}.csv"
         return Response(
             as_csv(report),
@@ -135,6 +135,3 @@ class MachinesPages:
             raise BadAddress(f"rate: {rate[:_TEXT_MAX]!r} is none of {', '.join(RateKind)}")
         query = ShowMachines(month=month.name, rate=RateKind(rate), day=day or None, teams=teams)
         return month, query
-
-    def _bad(self, shown: dict[str, object], message: str) -> Response:
-        return self.shell.page("bad_address.html", {**shown, "message": message}, status=422)

@@ -81,10 +81,9 @@ class RequestsPages:
             page = await self.ledger.load_attempts(wanted.query(within.sums))
             total = await self._total(wanted, within.sums)
         except (BadAddress, InvalidField) as error:
-            bad = {**shown_here, "message": str(error)}
-            return self.shell.page("bad_address.html", bad, status=422)
+            return self.shell.bad_address(shown_here, str(error))
         except LedgerUnavailable:
-            return self.shell.page("away.html", shown_here, status=503)
+            return self.shell.away(shown_here)
         following = ""
         if page.next is not None:
             following = wanted.address(after=attempts.place_text(page.next))
@@ -121,7 +120,7 @@ class RequestsPages:
                     RequestQuery(request_id=bytes.fromhex(request_id), teams=within.sums)
                 )
             except LedgerUnavailable:
-                return self.shell.page("away.html", shown_here, status=503)
+                return self.shell.away(shown_here)
         if not found:
             return self.shell.page("no_request.html", shown_here, status=404)
         costs = [one.cost_pico_usd for one in found if one.cost_pico_usd is not None]

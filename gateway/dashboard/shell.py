@@ -150,6 +150,14 @@ class Shell:
         """A page of a template."""
         return HTMLResponse(self.templates.get_template(name).render(shown), status_code=status)
 
+    def away(self, shown: Mapping[str, object]) -> Response:
+        """Say that the ledger does not answer."""
+        return self.page("away.html", shown, status=503)
+
+    def bad_address(self, shown: Mapping[str, object], message: str) -> Response:
+        """Say that an address has no meaning."""
+        return self.page("bad_address.html", {**shown, "message": message}, status=422)
+
     def entry_page(
         self,
         request: Request,

@@ -100,7 +100,7 @@ class StoryPages:
                 )
             )
         except LedgerUnavailable:
-            return self.shell.page("away.html", shown, status=503)
+            return self.shell.away(shown)
         following = periods.month_after(after, time_zone=_UTC)
         sees_spend = not restriction_for(viewer_of(request), Action.READ_SPEND).is_nothing
         shown |= {
@@ -130,8 +130,7 @@ class StoryPages:
         return self.shell.page("story.html", shown)
 
     def _bad(self, shown: dict[str, object], name: str, value: str) -> Response:
-        message = f"{name}: {value[:64]!r} is no month such as 2026-11"
-        return self.shell.page("bad_address.html", {**shown, "message": message}, status=422)
+        return self.shell.bad_address(shown, periods.no_month(value, parameter=name))
 
 
 def _address(month: str, team: str) -> str:

@@ -74,8 +74,7 @@ class WorthPages:
         named = request.query_params.get("month")
         month = periods.month_named(named, now_us=now_us, time_zone=calendar.zone)
         if month is None:
-            message = f"month: {(named or '')[:64]!r} is no month such as 2026-11"
-            return self.shell.page("bad_address.html", {**shown, "message": message}, status=422)
+            return self.shell.bad_address(shown, periods.no_month(named))
         try:
             is_complete = await self.ledger.catch_up()
             report = await self.ledger.spend_report(
@@ -88,7 +87,7 @@ class WorthPages:
                 )
             )
         except LedgerUnavailable:
-            return self.shell.page("away.html", shown, status=503)
+            return self.shell.away(shown)
         following = periods.month_after(month, time_zone=calendar.zone)
         today = local_day(now_us, ZoneInfo(calendar.zone))
         shown |= {
@@ -109,7 +108,7 @@ class WorthPages:
             is_complete = await self.ledger.catch_up()
             answer = await self.ledger.finance(ListCommitments())
         except LedgerUnavailable:
-            return self.shell.page("away.html", shown, status=503)
+            return self.shell.away(shown)
         found = msgspec.convert(answer, tuple[CommitmentStanding, ...])
         shown |= {"is_complete": is_complete, "page": commitments_page(found)}
         return self.shell.page("commitments.html", shown)

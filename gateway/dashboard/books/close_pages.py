@@ -33,7 +33,6 @@ from gateway.dashboard.books.journal_view import issue_order, journal_shown
 from gateway.dashboard.finance import periods
 from gateway.dashboard.finance.periods import Month
 from gateway.dashboard.shell import form_of
-from gateway.errors import LedgerUnavailable
 from gateway.finance.close_messages import (
     CloseMonth,
     CloseReport,
@@ -72,13 +71,11 @@ class ClosePages:
 
     async def show(self, request: Request) -> Response:
         """Where a month stands."""
-        month = self.books.month(request.query_params.get("month"))
-        if month is None:
-            return self.books.bad_month(request, CLOSE_PATH)
-        try:
+
+        async def page(month: Month) -> Response:
             return await self._page(request, month, Filled())
-        except LedgerUnavailable:
-            return self.books.away(request)
+
+        return await self.books.of_month(request, CLOSE_PATH, page)
 
     async def close(self, request: Request, month: str) -> Response:
         """Close a month softly, show what a hard close would do, do it, or issue its journal."""

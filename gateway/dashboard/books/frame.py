@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -198,17 +198,35 @@ class Books:
 
     def bad_address(self, request: Request, here: str, message: str) -> Response:
         """Say that an address has no meaning."""
-        shown = {**self.shell.frame(request, CLOSE_PATH), "here": here, "message": message}
-        return self.shell.page("bad_address.html", shown, status=422)
+        shown = {**self.shell.frame(request, CLOSE_PATH), "here": here}
+        return self.shell.bad_address(shown, message)
 
     def bad_month(self, request: Request, here: str) -> Response:
         """Say that an address names no month."""
         name = request.query_params.get("month", "")
         return self.bad_address(request, here, f"month: {name[:64]!r} is no month such as 2026-10")
 
+    async def of_month(
+        self, request: Request, here: str, page: Callable[[Month], Awaitable[Response]]
+    ) -> Response:
+        """A page about the month that an address names.
+
+        Args:
+            request: Whose.
+            here: The page's path.
+            page: Makes it.
+        """
+        month = self.month(request.query_params.get("month"))
+        if month is None:
+            return self.bad_month(request, here)
+        try:
+            return await page(month)
+        except LedgerUnavailable:
+            return self.away(request)
+
     def away(self, request: Request) -> Response:
         """Say that the ledger does not answer."""
-        return self.shell.page("away.html", self.shell.frame(request, CLOSE_PATH), status=503)
+        return self.shell.away(self.shell.frame(request, CLOSE_PATH))
 
     async def names(self) -> Mapping[str, str]:
         """Names of people by how the audit log names them; none while nobody can say."""

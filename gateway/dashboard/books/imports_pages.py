@@ -28,7 +28,7 @@ from gateway.dashboard.figures import NOTHING
 from gateway.dashboard.finance.amounts import shown
 from gateway.dashboard.finance.periods import Month
 from gateway.dashboard.shell import form_of, upload_of
-from gateway.errors import CallerFault, LedgerUnavailable
+from gateway.errors import CallerFault
 from gateway.finance.bill_messages import (
     ImportedFile,
     ImportFile,
@@ -77,13 +77,11 @@ class ImportPages:
 
     async def show(self, request: Request) -> Response:
         """Every file that was taken, and the form for another one."""
-        month = self.books.month(request.query_params.get("month"))
-        if month is None:
-            return self.books.bad_month(request, IMPORTS_PATH)
-        try:
+
+        async def page(month: Month) -> Response:
             return await self._page(request, month, Filled())
-        except LedgerUnavailable:
-            return self.books.away(request)
+
+        return await self.books.of_month(request, IMPORTS_PATH, page)
 
     async def upload(self, request: Request) -> Response:
         """Show what is in a file that was chosen; nothing of it is taken yet."""

@@ -83,15 +83,14 @@ class ReconciliationPages:
 
     async def show(self, request: Request) -> Response:
         """The newest run of a month, or the one that the address names."""
-        month = self.books.month(request.query_params.get("month"))
-        if month is None:
-            return self.books.bad_month(request, RECONCILIATION_PATH)
-        try:
-            return await self._page(request, month, Filled())
-        except CallerFault as error:
-            return self.books.bad_address(request, RECONCILIATION_PATH, error.message)
-        except LedgerUnavailable:
-            return self.books.away(request)
+
+        async def page(month: Month) -> Response:
+            try:
+                return await self._page(request, month, Filled())
+            except CallerFault as error:
+                return self.books.bad_address(request, RECONCILIATION_PATH, error.message)
+
+        return await self.books.of_month(request, RECONCILIATION_PATH, page)
 
     async def run(self, request: Request) -> Response:
         """Compare a month; the differences are proposed to be corrected."""

@@ -26,7 +26,6 @@ from gateway.dashboard.books.unattributed_view import (
 from gateway.dashboard.finance.amounts import shown
 from gateway.dashboard.finance.periods import Month
 from gateway.dashboard.shell import form_of
-from gateway.errors import LedgerUnavailable
 from gateway.finance.form_messages import Once
 from gateway.finance.messages import (
     Adjustment,
@@ -54,16 +53,14 @@ class UnattributedPages:
 
     async def show(self, request: Request) -> Response:
         """What nobody has, and what is not exact."""
-        month = self.books.month(request.query_params.get("month"))
-        if month is None:
-            return self.books.bad_month(request, UNATTRIBUTED_PATH)
-        try:
+
+        async def page(month: Month) -> Response:
             found = await self._balances(month)
             item = request.query_params.get("item", "")
             values = {"item": item} if item in found else {}
             return await self._page(request, month, found, Filled(values=values))
-        except LedgerUnavailable:
-            return self.books.away(request)
+
+        return await self.books.of_month(request, UNATTRIBUTED_PATH, page)
 
     async def give(self, request: Request) -> Response:
         """Propose to give spend of nobody to a team; somebody else approves it."""

@@ -64,6 +64,11 @@ def month_named(text: str | None, *, now_us: int, time_zone: str) -> Month | Non
     return month_of(date.fromisoformat(f"{text}-01"), time_zone=time_zone)
 
 
+def no_month(text: str | None, *, parameter: str = "month") -> str:
+    """What is said of an address whose parameter names no month."""
+    return f"{parameter}: {(text or '')[:64]!r} is no month such as 2026-11"
+
+
 def month_before(month: Month, *, time_zone: str) -> Month:
     """The month before."""
     return month_of(month.first - timedelta(days=1), time_zone=time_zone)
