@@ -7,8 +7,9 @@ ranges tell each of them once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple, cast
 
 import sqlalchemy as sa
@@ -106,7 +107,7 @@ class _Line(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Books:
     """A `FinanceSource` of the database.
 
@@ -121,6 +122,9 @@ class Books:
     profile: Profile
     now_us: int
     self_host: SelfHost = SelfHost.BOOKED
+    _hours: dict[tuple[int, int], MachineTime] = field(
+        default_factory=dict[tuple[int, int], MachineTime], init=False, repr=False, compare=False
+    )
 
     def charges(self, from_us: int, to_us: int) -> Iterable[Charge]:
         """Adjustments of the range's months; where invoices bill, their lines that are no usage."""
@@ -151,7 +155,11 @@ class Books:
         return self._machines(from_us, to_us).replaced
 
     def _machines(self, from_us: int, to_us: int) -> MachineTime:
-        return machine_time(self.connection, from_us, to_us)
+        """The hours of a range; an export asks several times, of one range."""
+        bounds = (from_us, to_us)
+        if bounds not in self._hours:
+            self._hours[bounds] = machine_time(self.connection, from_us, to_us)
+        return self._hours[bounds]
 
     def allocations(self, from_us: int, to_us: int) -> Sequence[InvoiceAllocation]:
         """Usage lines of the range's invoices."""
@@ -202,7 +210,7 @@ class Books:
 
     def coverage(self, from_us: int, to_us: int) -> Coverage:
         """What credits and throughput pay, from the beginning of the range's first day."""
-        bought, draws = self._drawn()
+        bought, draws = self._drawn
         first, last = from_microseconds(from_us).date(), from_microseconds(to_us - 1).date()
         cover = Coverage.of(bought, draws)
         return Coverage(
@@ -222,14 +230,15 @@ class Books:
         ]
 
     def _commitments(self, from_us: int, to_us: int) -> Iterator[Charge]:
-        bought, draws = self._drawn()
+        bought, draws = self._drawn
         today = from_microseconds(self.now_us).date()
         for month in _months(from_us, to_us):
             for one in bought:
                 yield from committed.charges(one, draws, month, today=today)
 
+    @cached_property
     def _drawn(self) -> tuple[Sequence[Bought], Draws]:
-        """Every commitment, and what was drawn until today."""
+        """Every commitment, and what was drawn until today; of all usage, so worked out once."""
         bought = commitments.load(self.connection)
         today = from_microseconds(self.now_us).date()
         return bought, commitments.drawn(self.connection, bought, until=today)
