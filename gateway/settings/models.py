@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import AfterValidator, Field, model_validator
 
 from gateway.settings.limits import LimitSettings
 from gateway.settings.prices import Prices
 from gateway.settings.routing import Strategy
-from gateway.settings.scalars import Many, Milliseconds, Name, Percentile, Section, TokensPerSecond
-from gateway.settings.trust import TrustClaim, or_text
+from gateway.settings.scalars import (
+    Many,
+    Milliseconds,
+    Name,
+    Percentile,
+    Section,
+    TextOrSection,
+    TokensPerSecond,
+)
+from gateway.settings.trust import TrustClaim
 
 
 def check_deployment(value: str) -> str:
@@ -29,7 +35,7 @@ def check_deployment(value: str) -> str:
     return value
 
 
-class DeploymentSettings(Section):
+class DeploymentSettings(TextOrSection):
     """One deployment of a model; plain text stands for one without settings of its own."""
 
     deployment: Annotated[str, AfterValidator(check_deployment)]
@@ -50,18 +56,6 @@ class DeploymentSettings(Section):
     def model_id(self) -> str:
         """The model's name at the provider."""
         return self.deployment.partition("/")[2]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: object) -> object:
-        return {"deployment": value} if isinstance(value, str) else value
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Let editors accept the short form too."""
-        return or_text(core_schema, handler)
 
 
 class SlaSettings(Section):

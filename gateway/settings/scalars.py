@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -43,6 +44,22 @@ class Section(BaseModel):
         strict=True,
         hide_input_in_errors=True,
     )
+
+
+class TextOrSection(Section):
+    """A section that plain text may stand for: the value of its first field."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {next(iter(cls.model_fields)): value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Let editors accept the short form too."""
+        return {"anyOf": [{"type": "string"}, handler(core_schema)]}
 
 
 def _to_tuple(value: object) -> object:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
-
-from gateway.settings.scalars import Day, Section, Word
+from gateway.settings.scalars import Day, TextOrSection, Word
 
 SELF_HOSTED = "self_hosted"
 LOCAL = "local"
@@ -22,7 +18,7 @@ def is_known_attribute(attribute: str) -> bool:
     return attribute in KNOWN_ATTRIBUTES or attribute.startswith("region:")
 
 
-class TrustClaim(Section):
+class TrustClaim(TextOrSection):
     """An attribute that the operator vouches for; plain text stands for a claim without proof."""
 
     attribute: Word
@@ -31,23 +27,6 @@ class TrustClaim(Section):
     """Where the proof is, for auditors."""
     expires: Day | None = None
     """First day on which the claim no longer counts."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: object) -> object:
-        return {"attribute": value} if isinstance(value, str) else value
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """Let editors accept the short form too."""
-        return or_text(core_schema, handler)
-
-
-def or_text(core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    """JSON Schema of a section that plain text may stand for."""
-    return {"anyOf": [{"type": "string"}, handler(core_schema)]}
 
 
 def claims_attribute(claims: tuple[TrustClaim, ...] | None, attribute: str) -> TrustClaim | None:
