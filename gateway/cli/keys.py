@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", rich_markup_mode=None)
 
 ACTOR = "cli"
+EnvironmentOption = Annotated[
+    str, typer.Option("--environment", help="live or test, shown in the key.")
+]
 
 
 @app.command("create")
@@ -82,9 +85,7 @@ def create(
         int | None,
         typer.Option("--concurrency", min=1, max=CONCURRENCY_MAX, help="Requests in flight."),
     ] = None,
-    environment: Annotated[
-        str, typer.Option("--environment", help="live or test, shown in the key.")
-    ] = "live",
+    environment: EnvironmentOption = "live",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -151,9 +152,7 @@ def rotate(
             "--grace-hours", min=0, max=GRACE_HOURS_MAX, help="Hours for which the old key goes on."
         ),
     ] = GRACE_HOURS,
-    environment: Annotated[
-        str, typer.Option("--environment", help="live or test, shown in the key.")
-    ] = "live",
+    environment: EnvironmentOption = "live",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.finance.messages import Month, Text
+from gateway.finance.messages import DayOrNone, Month, Text
 
 
 class SourceKind(StrEnum):
@@ -59,7 +59,7 @@ class ImportFile(msgspec.Struct, frozen=True, kw_only=True, tag="import_file"):
     content: bytes
     mapping: str | None = None
     mapping_name: str = "mapping"
-    issued_on: Annotated[str, Meta(pattern=r"^([0-9]{4}-[0-9]{2}-[0-9]{2})?$")] = ""
+    issued_on: DayOrNone = ""
     number: Text = ""
     overlap: Overlap = Overlap.REFUSE
     rates: str | None = None

@@ -7,13 +7,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.finance.messages import Day, Text
 from pricing.commitments import CommitmentKind
 
 NAME_CHARS_MAX = 64
 DAYS_MAX = 3_700
 Name = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARS_MAX - 1}}}$")]
-Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
-Text = Annotated[str, Meta(max_length=512)]
 
 
 class RecordCommitment(

@@ -19,6 +19,9 @@ PICO_USD_MAX = 9 * 10**18
 MONTH_PATTERN = r"^(19|[2-8][0-9])[0-9]{2}-(0[1-9]|1[0-2])$"
 """A month from 1900 to 8999: what surely has a month before it and one after it."""
 Month = Annotated[str, Meta(pattern=MONTH_PATTERN)]
+Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+DayOrNone = Annotated[str, Meta(pattern=r"^([0-9]{4}-[0-9]{2}-[0-9]{2})?$")]
+"""Empty for none."""
 Amount = Annotated[int, Meta(ge=-PICO_USD_MAX, le=PICO_USD_MAX)]
 Text = Annotated[str, Meta(max_length=512)]
 UNATTRIBUTED = "unattributed"
@@ -62,7 +65,7 @@ class AdjustmentLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     account: Text = ""
     model: Text = ""
     meter: Text = ""
-    day: Annotated[str, Meta(pattern=r"^([0-9]{4}-[0-9]{2}-[0-9]{2})?$")] = ""
+    day: DayOrNone = ""
     event_id: Annotated[str, Meta(pattern=r"^([0-9a-f]{32})?$")] = ""
     invoice_line_id: int | None = None
 

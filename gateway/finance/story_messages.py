@@ -7,10 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.finance.messages import Month
+from gateway.finance.messages import Day, Month
 
 DAYS_MAX = 62
-_Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 
 class BridgeEffects(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +132,7 @@ class ShowAnomalies(msgspec.Struct, frozen=True, kw_only=True, tag="show_anomali
         teams: Whose days may be told; None for everybody's, those of no team too.
     """
 
-    first_day: _Day
-    last_day: _Day
+    first_day: Day
+    last_day: Day
     excess_pico_usd: Annotated[int, Meta(ge=1)]
     teams: tuple[str, ...] | None = None

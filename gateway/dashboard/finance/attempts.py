@@ -17,8 +17,8 @@ from gateway.clock import from_microseconds, to_microseconds
 from gateway.dashboard.figures import NOTHING, Amount, aligned
 from gateway.dashboard.finance.explorer import (
     FILTERS,
-    VALUE_CHARS_MAX,
     BadAddress,
+    check_parameters,
     read_days,
 )
 from gateway.ledger.attempt_views import Attempt, AttemptPlace, AttemptQuery
@@ -194,11 +194,7 @@ def read_wanted(
         BadAddress: A parameter is unknown or has no meaning.
     """
     dimensions = (*FILTERS, *MORE_FILTERS, *(f"{COST_TAG}{name}" for name in cost_tags))
-    for name, value in given.items():
-        if name not in (*dimensions, "period", "from", "to", "hour", "after"):
-            raise BadAddress(f"{name[:64]!r} is nothing that this page knows")
-        if len(value) > VALUE_CHARS_MAX:
-            raise BadAddress(f"{name} is longer than {VALUE_CHARS_MAX} characters")
+    check_parameters(given, (*dimensions, "period", "from", "to", "hour", "after"))
     hour = given.get("hour", "")
     if hour:
         window = _hour(hour, zone)

@@ -6,7 +6,7 @@ told, never guessed. Pure: an address in, a query out; reports in, texts and cha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from urllib.parse import urlencode
@@ -196,11 +196,7 @@ def read_address(
     """
     tags = tuple(f"{COST_TAG}{name}" for name in cost_tags)
     known = {"by", "per", "period", "from", "to", *FILTERS, *tags}
-    for name, value in given.items():
-        if name not in known:
-            raise BadAddress(f"{name[:64]!r} is nothing that this page knows")
-        if len(value) > VALUE_CHARS_MAX:
-            raise BadAddress(f"{name} is longer than {VALUE_CHARS_MAX} characters")
+    check_parameters(given, known)
     by = given.get("by") or GroupBy.TEAM
     step = given.get("per") or GroupBy.DAY
     if by not in DIMENSIONS and by not in tags:
@@ -213,6 +209,19 @@ def read_address(
         raise BadAddress(f"per: that is over {STEPS_MAX} steps; take longer ones or fewer days")
     filters = {name: given[name] for name in (*FILTERS, *tags) if given.get(name)}
     return Wanted(by=by, step=step, first=first, last=last, filters=filters, preset=preset)
+
+
+def check_parameters(given: Mapping[str, str], known: Collection[str]) -> None:
+    """Refuse parameters of an address that a page does not know, and what is too long for one.
+
+    Raises:
+        BadAddress: There is one.
+    """
+    for name, value in given.items():
+        if name not in known:
+            raise BadAddress(f"{name[:64]!r} is nothing that this page knows")
+        if len(value) > VALUE_CHARS_MAX:
+            raise BadAddress(f"{name} is longer than {VALUE_CHARS_MAX} characters")
 
 
 def query_of(

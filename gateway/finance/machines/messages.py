@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.finance.messages import Month
+from gateway.finance.messages import Day, Month
 
 IDLE_TEAM = "unallocated-idle"
 """Stands in the place of a team for what no team used."""
@@ -24,7 +24,6 @@ ENGINE, SERVER = "engine", "server"
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Instant = Annotated[int, Meta(ge=0, le=2**62)]
 Decimals = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,18})?$")]
-Day = Annotated[str, Meta(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
 
 
 class Hours(StrEnum):
