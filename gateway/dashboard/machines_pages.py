@@ -24,7 +24,7 @@ from gateway.errors import LedgerUnavailable
 from gateway.finance.machines.messages import MachinesReport, RateKind, ShowMachines
 from gateway.finance.machines.shown import as_csv
 from gateway.finance.requests import FinanceRequest
-from gateway.settings.finance import MachineSettings
+from gateway.settings.machines import MachineSettings
 
 _UTC = "UTC"
 _TEXT_MAX = 64

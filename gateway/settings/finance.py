@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, StringConstraints
 
 from gateway.settings.baseline import BaselineSettings
 from gateway.settings.journal import JournalSettings
+from gateway.settings.machines import MachineSettings
 from gateway.settings.scalars import FilePath, Many, Name, Percent, Section, Usd
 from gateway.settings.statements import AnomalySettings, MailSettings, StatementSettings
 
@@ -62,36 +63,6 @@ class CloseSettings(Section):
     """Days after its end from which it may be closed softly; late events still land in it."""
     hard_after_days: int = Field(default=5, ge=0, le=62)
     """Days after its end from which it may be closed for good."""
-
-
-WorkWeight = Annotated[Usd, Field(le=1_000_000)]
-"""A weight is written like an amount: a decimal of at least 0."""
-
-
-class WorkUnitSettings(Section):
-    """Work of a token, where a server does not tell how long it computed for whom."""
-
-    input: WorkWeight = Decimal(1)
-    """Work of a fresh input token."""
-    cached_input: WorkWeight = Decimal(0)
-    """Work of an input token that was read from a cache."""
-    output: WorkWeight = Decimal(8)
-    """Work of a generated token."""
-
-
-class MachineSettings(Section):
-    """How the cost of machines of one's own is shared, and at which rate reports show it."""
-
-    rate: Literal["marginal", "standard", "actual"] = "actual"
-    """Rate of reports and statements: `marginal` is what one more busy second costs, `standard` a
-    rate card at the target utilisation, `actual` what the machine cost, shared by use."""
-    idle: Literal["overhead", "by_use"] = "overhead"
-    """Who bears idle time at the actual rate: nobody, in a row of its own, or those who used the
-    machine in the month, by how long they did."""
-    target_utilisation_percent: int = Field(default=60, ge=1, le=100)
-    """Utilisation that the standard rate is made for."""
-    work_units: WorkUnitSettings = Field(default_factory=WorkUnitSettings)
-    """Work of a token, where a server does not tell how long it computed for whom."""
 
 
 class FinanceSettings(Section):

@@ -79,6 +79,7 @@ def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[F
     yield from _retention(settings)
     yield from _baseline(settings, names)
     yield from _finance(settings, names)
+    yield from _machines(settings)
     yield from _notices(settings)
 
 
@@ -393,6 +394,37 @@ def _finance(settings: Settings, names: Names) -> Iterator[Finding]:
         if team.cost_centre is None:
             message = "has no cost_centre: a month in which it spends has no journal"
             yield Finding(path=("teams", name), message=message, is_error=False)
+
+
+def _machines(settings: Settings) -> Iterator[Finding]:
+    """Report pools that are no machines, and slices of teams that are none."""
+    known = set(_pools(settings))
+    for name, pool in settings.finance.machines.pools.items():
+        path: Path = ("finance", "machines", "pools", name)
+        if name not in known:
+            what = "a provider, or a deployment with a price of its own, that has gpu_usd_per_hour"
+            message = f"`{name}` is no machine ({what} and is listed by a model)"
+            yield Finding(path=path, message=message + hint(name, known))
+        for team in pool.slices:
+            if team not in settings.teams:
+                near = hint(team, settings.teams)
+                yield Finding(path=(*path, "slices", team), message=f"unknown team `{team}`{near}")
+
+
+def _pools(settings: Settings) -> Iterator[str]:
+    """Providers and deployments that are priced by the hour."""
+    for name, provider in settings.providers.items():
+        # The engine's models run whether or not a model of the file lists them.
+        is_hourly = not provider.price or any(price.is_by_hour for price in provider.price)
+        if isinstance(provider, LocalProvider) and provider.models and is_hourly:
+            yield name
+    for model in settings.models.values():
+        for entry in model.deployments:
+            provider = settings.providers.get(entry.provider)
+            prices = entry.price or (() if provider is None else provider.price)
+            is_nominal = isinstance(provider, LocalProvider) and not prices
+            if is_nominal or any(price.is_by_hour for price in prices):
+                yield entry.deployment if entry.price else entry.provider
 
 
 def _notices(settings: Settings) -> Iterator[Finding]:

@@ -6,12 +6,13 @@ import random
 from fractions import Fraction
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.finance.machines.allocation import Stretch, Used, User, allocate, rate_of
+from gateway.finance.machines.allocation import Part, Stretch, Used, User, allocate, rate_of
 from gateway.finance.machines.hours import HOUR_US, Session, hours_of, merged, overlap_us
-from gateway.finance.machines.messages import ENGINE, SERVER, Hours, IdlePolicy, MachineTerms
+from gateway.finance.machines.messages import ENGINE, SERVER, Hours, IdlePolicy, MachineTerms, Slice
 
 MONTH_US = 30 * 24 * HOUR_US
 USD = 10**12
@@ -101,6 +102,53 @@ def test_idle_time_that_is_spread_falls_on_who_used_the_machine_in_the_month():
     assert all(part.used_us == 0 for part in second.parts.values())
 
 
+HALF_AND_QUARTER = (Slice(team="a", fraction="1/2"), Slice(team="b", fraction="1/4"))
+SLICED = {
+    "owners bear what is idle of their slices, and the rest is nobody's": (
+        {"a": 10, "b": 25},
+        {"a": 40, "b": 0},
+        25,
+    ),
+    "what is used beyond a slice is taken out of what is nobody's first": (
+        {"b": 35},
+        {"a": 50, "b": 0},
+        15,
+    ),
+    "so is what is used by a team without a slice": ({"c": 25}, {"a": 50, "b": 25}, 0),
+    "what is used beyond that was not idle of its owners, in proportion": (
+        {"c": 55},
+        {"a": 30, "b": 15},
+        0,
+    ),
+    "an owner's own use is not lent to others": ({"a": 50, "c": 40}, {"a": 0, "b": 10}, 0),
+    "a machine in full use is idle for nobody": ({"c": 100}, {"a": 0, "b": 0}, 0),
+    "a machine that nobody used is borne by its owners": ({}, {"a": 50, "b": 25}, 25),
+}
+
+
+@pytest.mark.parametrize(("busy", "idle", "rest"), SLICED.values(), ids=SLICED.keys())
+def test_owners_of_slices_bear_what_is_idle_of_them(busy, idle, rest):
+    terms = msgspec.structs.replace(TERMS, idle=IdlePolicy.RESERVED, slices=HALF_AND_QUARTER)
+    uses = {("vllm", 0): {user(team): Used(output_tokens=used) for team, used in busy.items()}}
+    one = stretch(up_us=100, busy_us=sum(busy.values()), terms=terms)
+    [found] = allocate([one], uses, month_us=MONTH_US)
+    for team, used in busy.items():
+        assert found.parts[user(team)].used_us == found.parts[user(team)].borne_us == used
+    for team, time_us in idle.items():
+        owner = User(team=team, project="", deployment="")
+        assert found.parts.get(owner, Part()).borne_us == time_us
+        assert found.parts.get(owner, Part()).used_us == 0
+    assert found.rest.borne_us == rest
+
+
+def test_three_thirds_leave_nothing_to_nobody():
+    thirds = tuple(Slice(team=team, fraction="1/3") for team in "abc")
+    terms = msgspec.structs.replace(TERMS, idle=IdlePolicy.RESERVED, slices=thirds)
+    [found] = allocate([stretch(terms=terms)], {}, month_us=MONTH_US)
+    assert found.rest == Part()
+    assert sum(part.borne_us for part in found.parts.values()) == HOUR_US
+
+
 def test_nobody_bears_the_idle_time_of_a_machine_that_nobody_used():
     terms = msgspec.structs.replace(TERMS, idle=IdlePolicy.BY_USE)
     [found] = allocate([stretch(terms=terms)], {}, month_us=MONTH_US)
@@ -124,6 +172,20 @@ used = st.builds(
     output_tokens=st.integers(0, 10**7),
     attempts=st.integers(0, 100),
 )
+
+
+@st.composite
+def slices(draw):
+    """Teams and their parts of a machine, at most one together."""
+    teams = sorted(draw(st.sets(st.sampled_from("abcd"))))
+    parts = [draw(st.integers(1, 7)) for _ in teams]
+    whole = sum(parts) + draw(st.integers(0, 7))
+    return tuple(
+        Slice(team=team, fraction=str(Fraction(part, whole)))
+        for team, part in zip(teams, parts, strict=True)
+    )
+
+
 any_terms = st.builds(
     MachineTerms,
     gpu_usd_per_hour=decimals,
@@ -133,6 +195,7 @@ any_terms = st.builds(
     hours=st.just(Hours.ALWAYS_ON),
     price_version=st.just("p"),
     idle=st.sampled_from(IdlePolicy),
+    slices=slices(),
     target_utilisation_percent=st.integers(1, 100),
     input_weight=decimals,
     cached_input_weight=decimals,
@@ -175,7 +238,8 @@ def test_shares_sum_to_the_cost_and_the_time_whatever_the_order(month, rng: rand
         parts = [*one.parts.values(), one.rest]
         assert sum(part.actual_pico_usd for part in parts) == one.cost_pico_usd
         assert sum(part.borne_us for part in parts) == one.stretch.up_us
-        assert all(part.borne_us >= part.used_us >= 0 for part in parts)
+        assert all(part.borne_us >= part.used_us >= 0 for part in parts[:-1])
+        assert one.rest.borne_us >= 0
         assert all(part.actual_pico_usd >= 0 for part in parts)
         assert sum(part.used_us for part in parts) in (0, one.stretch.busy_us)
         assert 0 <= one.busy_pico_usd <= one.cost_pico_usd

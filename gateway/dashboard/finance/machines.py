@@ -19,7 +19,7 @@ from gateway.finance.machines.messages import (
     RateKind,
     UnitCost,
 )
-from gateway.finance.machines.shown import REST_NAMES, hours_text, unit_text
+from gateway.finance.machines.shown import REST_NAMES, SLICE_NAME, hours_text, idle_text, unit_text
 
 PATH = "/ui/machines"
 _TIMES = "\N{MULTIPLICATION SIGN}"
@@ -68,7 +68,8 @@ class ShareLine:
         team: Empty for none.
         project: Empty for none.
         deployment: What was used.
-        rest: What the row is called that no team bears, empty in the others.
+        rest: What the row is called that no team bears, or that is idle time of a team's slice;
+            empty in the others.
         used: Busy time.
         share: Of the pool's cost, in per cent.
         tokens: In and out.
@@ -193,11 +194,12 @@ def _machines(report: MachinesReport) -> Iterable[TimeLine]:
     costs = shown_together([one.cost_pico_usd for one in report.machines])
     for one, cost in zip(report.machines, costs, strict=True):
         nominal = ", nominal rate" if one.is_nominal else ""
+        idle = f"; {idle_text(one)}" if idle_text(one) else ""
         yield TimeLine(
             when="",
             href="",
             machine=one.machine,
-            note=f"{one.gpus} {_TIMES} {one.gpu_usd_per_hour} USD per hour{nominal}",
+            note=f"{one.gpus} {_TIMES} {one.gpu_usd_per_hour} USD per hour{nominal}{idle}",
             paid=hours_text(one.up_us),
             busy=hours_text(one.busy_us),
             use=share_text(one.busy_us, one.up_us),
@@ -240,8 +242,8 @@ def _shares(report: MachinesReport) -> Iterable[ShareLine]:
             team="" if one.is_rest else one.team,
             project=one.project,
             deployment=one.deployment,
-            rest=REST_NAMES[report.rate] if one.is_rest else "",
-            used=hours_text(one.used_us) if not one.is_rest else NOTHING,
+            rest=_rest(one, report.rate),
+            used=NOTHING if one.is_rest or one.is_slice else hours_text(one.used_us),
             share=share_text(one.cost_pico_usd, whole),
             tokens=_tokens(one),
             cost=cost,
@@ -250,9 +252,15 @@ def _shares(report: MachinesReport) -> Iterable[ShareLine]:
         )
 
 
+def _rest(share: MachineShare, rate: RateKind) -> str:
+    if share.is_rest:
+        return REST_NAMES[rate]
+    return SLICE_NAME if share.is_slice else ""
+
+
 def _tokens(share: MachineShare) -> str:
     tokens = share.input_tokens + share.cached_input_tokens + share.output_tokens
-    return NOTHING if share.is_rest else f"{tokens:,}"
+    return NOTHING if share.is_rest or share.is_slice else f"{tokens:,}"
 
 
 def _sentence(unit: UnitCost) -> str:

@@ -16,6 +16,8 @@ LEDGER_CURRENCY = "USD"
 """What the ledger is in."""
 IDLE = "unallocated-idle"
 """Sub-account of machine time that no team used."""
+SLICE_IDLE = "idle of its slice"
+"""The part of a team's allocation that was idle of its own slice of a machine."""
 
 
 class Category(StrEnum):
@@ -191,6 +193,7 @@ class Allocation:
         usage: What the share was measured by.
         origin_id: Identity of the cost that is shared.
         origin_pico_usd: That cost.
+        part: What the share is, where its owner has another one too; else empty.
     """
 
     method_id: str
@@ -198,6 +201,7 @@ class Allocation:
     usage: Quantity
     origin_id: str
     origin_pico_usd: int
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

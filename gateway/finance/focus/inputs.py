@@ -180,12 +180,14 @@ class MachineShare:
         requests: First attempts of requests among those that used it.
         attempts: All that did.
         cost_pico_usd: What it bears; None for its share by work.
+        is_slice: Whether it is what was idle of the owner's own slice of the machine.
     """
 
     owner: Owner
     work: int
     tokens: int
     is_idle: bool = False
+    is_slice: bool = False
     requests: int = 0
     attempts: int = 0
     cost_pico_usd: int | None = None

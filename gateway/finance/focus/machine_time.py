@@ -11,6 +11,7 @@ from gateway.finance.focus.charges import NO_OWNER, SCALE, Owner, Resource
 from gateway.finance.focus.inputs import MachinePool, MachineShare
 from gateway.finance.focus.order import HOUR_US
 from gateway.finance.machines.allocation import Part, Shared, Used, User
+from gateway.finance.machines.messages import IdlePolicy
 from gateway.finance.machines.reading import MonthOfMachines, read_month
 from gateway.finance.machines.report import shared_hours
 from gateway.ledger.periods import month_bounds_us, month_of, next_month
@@ -18,6 +19,8 @@ from pricing.money import Rate
 
 METHOD = "busy-time/1"
 """Name and version of the way of sharing (`docs/finance.md`, machines of your own)."""
+METHOD_OF_SLICES = "busy-time-and-reserved-slices/1"
+"""The same where teams bear what is idle of their own slices."""
 WORK_UNIT = "Machine Seconds"
 _PER_US = SCALE // 1_000_000
 
@@ -78,7 +81,7 @@ def _pool(shared: Shared, uses: Mapping[User, Used]) -> MachinePool:
         # What an hour cost, running it included, so that price times quantity is the cost.
         rate=Rate(pico_usd=shared.cost_pico_usd, per_units=gpu_us),
         cost_pico_usd=shared.cost_pico_usd,
-        method_id=METHOD,
+        method_id=METHOD_OF_SLICES if terms.idle is IdlePolicy.RESERVED else METHOD,
         work_unit=WORK_UNIT,
         shares=tuple(_shares(shared, uses)),
         is_nominal=terms.is_nominal,
@@ -88,13 +91,14 @@ def _pool(shared: Shared, uses: Mapping[User, Used]) -> MachinePool:
 
 def _shares(shared: Shared, uses: Mapping[User, Used]) -> Iterator[MachineShare]:
     """By team and project; who used it for no time that is borne is there with its counts."""
-    found: dict[Owner, MachineShare] = {}
+    found: dict[tuple[Owner, bool], MachineShare] = {}
     for user in sorted({*shared.parts, *uses}):
-        owner = Owner(team=user.team, project=user.project)
+        owner, is_slice = Owner(team=user.team, project=user.project), not user.deployment
         part, used = shared.parts.get(user, Part()), uses.get(user, Used())
-        known = found.get(owner, MachineShare(owner=owner, work=0, tokens=0, cost_pico_usd=0))
+        nothing = MachineShare(owner=owner, work=0, tokens=0, is_slice=is_slice, cost_pico_usd=0)
+        known = found.get((owner, is_slice), nothing)
         assert known.cost_pico_usd is not None, "begun with 0"
-        found[owner] = replace(
+        found[owner, is_slice] = replace(
             known,
             work=known.work + part.borne_us * _PER_US,
             tokens=known.tokens + used.tokens,

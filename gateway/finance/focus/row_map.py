@@ -16,6 +16,7 @@ from gateway.finance.focus.charges import (
     IDLE,
     NO_OWNER,
     SCALE,
+    SLICE_IDLE,
     Allocation,
     Category,
     Charge,
@@ -246,9 +247,10 @@ def self_host(pool: MachinePool) -> Iterator[Charge]:
     sku_id = f"{pool.resource.deployment}/{GPU_METER}"
     for share, quantity, cost, ratio in zip(pool.shares, hours, costs, ratios, strict=True):
         owner = Owner(team=IDLE) if share.is_idle else share.owner
-        subject = "Idle machine time" if share.is_idle else "Machine time"
+        is_idle = share.is_idle or share.is_slice
+        subject = "Idle machine time" if is_idle else "Machine time"
         yield Charge(
-            kind=ChargeKind.SELF_HOST_IDLE if share.is_idle else ChargeKind.SELF_HOST,
+            kind=ChargeKind.SELF_HOST_IDLE if is_idle else ChargeKind.SELF_HOST,
             category=Category.USAGE,
             frequency=Frequency.USAGE_BASED,
             description=f"{subject} of {pool.resource.deployment}",
@@ -275,6 +277,7 @@ def self_host(pool: MachinePool) -> Iterator[Charge]:
                 usage=Quantity(amount=share.work, unit=pool.work_unit),
                 origin_id=pool.origin_id,
                 origin_pico_usd=pool.cost_pico_usd,
+                part=SLICE_IDLE if share.is_slice else "",
             ),
             evidence=Evidence(
                 requests=share.requests,

@@ -31,6 +31,7 @@ def _method_details(one: Allocation) -> str | None:
         "AllocatedRatio": exact_number(one.ratio),
         "UsageQuantity": exact_number(one.usage.amount),
         "UsageUnit": one.usage.unit,
+        **({"x_Part": one.part} if one.part else {}),
     }
     return document({"Elements": [element]})
 
@@ -42,11 +43,13 @@ def _allocated_tags(line: Line) -> str | None:
 
 def _allocated_to(line: Line) -> str | None:
     """Whose share it is; shares of one origin differ in it."""
-    if line.charge.allocation is None:
+    allocation = line.charge.allocation
+    if allocation is None:
         return None
     owner = line.owner
     tags = (f"{name}={value}" for name, value in line.tags if name != PROJECT_TAG)
-    return "/".join(filter(None, (owner.team, owner.project, owner.key_id, *tags)))
+    parts = (owner.team, owner.project, owner.key_id, *tags, allocation.part)
+    return "/".join(filter(None, parts))
 
 
 COST_AND_USAGE: tuple[Column, ...] = in_order(

@@ -5,6 +5,9 @@ proportion to their work, to whole microseconds; the rest of the paid time is id
 time. Work is busy time where the engine tells whose it was; else tokens by their weights; and
 attempts where there are no tokens either. Splits are by the largest remainder (`pricing.shares`).
 
+A team that owns a slice of a machine bears what is idle of it. Who used more than a slice took the
+rest out of what is nobody's first, then out of what others left idle of theirs.
+
 The cost of a stretch is what the machine has cost in the month after it less what it had before,
 each rounded once: a month costs its exact amount, rounded once, however it is cut up.
 """
@@ -26,7 +29,7 @@ _WEIGHT_PARTS = 10**18
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class User:
-    """Who used a machine, for what."""
+    """Who used a machine, for what; without a deployment, the owner of a slice that was idle."""
 
     team: str
     project: str
@@ -245,13 +248,10 @@ def _share(
     month_us: int,
 ) -> Shared:
     borne = dict(used)
-    idle_us = stretch.up_us - sum(used.values())
-    if stretch.terms.idle is IdlePolicy.BY_USE and in_month:
-        users = sorted(in_month)
-        spread = split(idle_us, [in_month[user] for user in users])
-        for user, time_us in zip(users, spread, strict=True):
-            borne[user] = borne.get(user, 0) + time_us
-        idle_us = 0
+    spread = _idle_of_users(stretch, used, in_month)
+    for user, time_us in spread.items():
+        borne[user] = borne.get(user, 0) + time_us
+    idle_us = stretch.up_us - sum(borne.values())
     users = sorted(borne)
     amounts = split(cost_pico_usd, [*(borne[user] for user in users), idle_us])
     whole = rate_of(stretch.terms, month_us)
@@ -275,3 +275,38 @@ def _share(
         parts=parts,
         rest=Part(borne_us=idle_us, actual_pico_usd=amounts[-1]),
     )
+
+
+def _idle_of_users(
+    stretch: Stretch, used: Mapping[User, int], in_month: Mapping[User, int]
+) -> Mapping[User, int]:
+    """Idle time by who bears it; what is left is nobody's."""
+    idle_us = stretch.up_us - sum(used.values())
+    match stretch.terms.idle:
+        case IdlePolicy.OVERHEAD:
+            return {}
+        case IdlePolicy.BY_USE:
+            users = sorted(in_month)
+            spread = split(idle_us, [in_month[user] for user in users]) if users else ()
+            return dict(zip(users, spread, strict=True))
+        case IdlePolicy.RESERVED:
+            return _idle_of_slices(stretch, used, idle_us)
+
+
+def _idle_of_slices(stretch: Stretch, used: Mapping[User, int], idle_us: int) -> Mapping[User, int]:
+    slices = stretch.terms.slices
+    fractions = [Fraction(one.fraction) for one in slices]
+    # All of it, with nobody's part last: cut like this, no microsecond belongs to two.
+    owned = split(stretch.up_us, [*fractions, 1 - sum(fractions)])
+    of_team: dict[str, int] = {}
+    for user, time_us in used.items():
+        of_team[user.team] = of_team.get(user.team, 0) + time_us
+    unused = [
+        max(0, slice_us - of_team.get(one.team, 0))
+        for one, slice_us in zip(slices, owned, strict=False)
+    ]
+    # Idle time is what is nobody's and what owners left, less what others took of it.
+    taken_us = max(0, sum(unused) - idle_us)
+    left = split(sum(unused) - taken_us, unused) if any(unused) else unused
+    owners = (User(team=one.team, project="", deployment="") for one in slices)
+    return {owner: time_us for owner, time_us in zip(owners, left, strict=True) if time_us}

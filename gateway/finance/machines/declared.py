@@ -8,6 +8,7 @@ its own is a machine of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 from gateway.clock import to_microseconds
@@ -19,10 +20,11 @@ from gateway.finance.machines.messages import (
     Hours,
     IdlePolicy,
     MachineTerms,
+    Slice,
 )
 from gateway.fleet import NOMINAL_GPU_USD_PER_HOUR, listed_deployments, price_versions
 from gateway.settings.document import Settings
-from gateway.settings.finance import MachineSettings
+from gateway.settings.machines import MachineSettings, PoolSettings
 from gateway.settings.models import DeploymentSettings
 from gateway.settings.prices import PriceSettings
 from gateway.settings.providers import LocalProvider, ProviderSettings
@@ -70,7 +72,7 @@ def _machine(
     provider = settings.providers[entries[0].provider]
     is_engine = isinstance(provider, LocalProvider)
     deployments = tuple(sorted(entry.deployment for entry in entries))
-    dated = _dated(entries[0], provider, settings.finance.machines, deployments)
+    dated = _dated(pool, entries[0], provider, settings.finance.machines, deployments)
     return DeclaredMachine(
         machine=f"{pool}@{node}" if is_engine and node else pool,
         pool=pool,
@@ -80,6 +82,7 @@ def _machine(
 
 
 def _dated(
+    pool: str,
     entry: DeploymentSettings,
     provider: ProviderSettings,
     sharing: MachineSettings,
@@ -90,21 +93,54 @@ def _dated(
     for price, version in zip(stated, price_versions(entry.price, provider), strict=True):
         from_us = None if version.valid_from is None else to_microseconds(version.valid_from)
         is_by_hour = price is None or price.is_by_hour
-        terms = _terms(price, version, usual, sharing, deployments) if is_by_hour else None
+        terms = None
+        if is_by_hour:
+            terms = _terms(price, version, usual, _Sharing(sharing, pool), deployments)
         yield DatedTerms(from_us=from_us, terms=terms)
+
+
+@dataclass(frozen=True)
+class _Sharing:
+    """How the cost of a pool is shared.
+
+    Attributes:
+        usual: How it is where nothing else is said.
+        pool: Which.
+    """
+
+    usual: MachineSettings
+    pool: str
+
+    @property
+    def own(self) -> PoolSettings:
+        """What is said of this pool alone."""
+        return self.usual.pools.get(self.pool, PoolSettings())
+
+    @property
+    def idle(self) -> IdlePolicy:
+        """Who bears idle time."""
+        return IdlePolicy(self.own.idle or self.usual.idle)
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """Whose it is, by team."""
+        return tuple(
+            Slice(team=team, fraction=fraction)
+            for team, fraction in sorted(self.own.slices.items())
+        )
 
 
 def _terms(
     price: PriceSettings | None,
     version: PriceVersion,
     usual: Hours,
-    sharing: MachineSettings,
+    sharing: _Sharing,
     deployments: tuple[str, ...],
 ) -> MachineTerms:
     given = price or PriceSettings(gpu_usd_per_hour=Decimal(NOMINAL_GPU_USD_PER_HOUR))
     assert given.gpu_usd_per_hour is not None, "a price by the hour"
     rate = plain(given.gpu_usd_per_hour)
-    marginal, work = given.marginal_usd_per_hour, sharing.work_units
+    marginal, work = given.marginal_usd_per_hour, sharing.usual.work_units
     return MachineTerms(
         gpu_usd_per_hour=rate,
         gpus=given.gpus or 1,
@@ -113,8 +149,9 @@ def _terms(
         hours=usual if given.hours is None else Hours(given.hours),
         is_nominal=version.is_nominal,
         price_version=version.version_id,
-        idle=IdlePolicy(sharing.idle),
-        target_utilisation_percent=sharing.target_utilisation_percent,
+        idle=sharing.idle,
+        slices=sharing.slices,
+        target_utilisation_percent=sharing.usual.target_utilisation_percent,
         input_weight=plain(work.input),
         cached_input_weight=plain(work.cached_input),
         output_weight=plain(work.output),

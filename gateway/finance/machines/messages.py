@@ -42,6 +42,9 @@ class IdlePolicy(StrEnum):
     """Nobody: it is a row of its own."""
     BY_USE = "by_use"
     """The teams that used the machine in the month, by how long they did."""
+    RESERVED = "reserved"
+    """Each team that owns a slice of the machine, for what is idle of its slice; what is nobody's
+    slice is a row of its own."""
 
 
 class RateKind(StrEnum):
@@ -53,6 +56,18 @@ class RateKind(StrEnum):
     """A rate card: the whole cost at a utilisation named in advance."""
     ACTUAL = "actual"
     """What the machine cost, shared by use."""
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """A team's own part of a machine.
+
+    Attributes:
+        team: Whose.
+        fraction: Of the machine's paid time, above 0 and at most 1: `1/4`.
+    """
+
+    team: str
+    fraction: Annotated[str, Meta(pattern=r"^[0-9]{1,19}(/[1-9][0-9]{0,18})?$")]
 
 
 class MachineTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +82,7 @@ class MachineTerms(msgspec.Struct, frozen=True, kw_only=True):
         is_nominal: Whether the rate is a stand-in.
         price_version: Identity of the price.
         idle: Who bears idle time.
+        slices: Where it is `reserved`, whose the machine is; sorted, together at most one.
         target_utilisation_percent: Utilisation that the standard rate is made for.
         input_weight: Work of a fresh input token, where busy time per team is not known.
         cached_input_weight: Work of an input token read from a cache.
@@ -82,6 +98,7 @@ class MachineTerms(msgspec.Struct, frozen=True, kw_only=True):
     is_nominal: bool = False
     price_version: str
     idle: IdlePolicy = IdlePolicy.OVERHEAD
+    slices: tuple[Slice, ...] = ()
     target_utilisation_percent: Annotated[int, Meta(ge=1, le=100)] = 100
     input_weight: Decimals = "1"
     cached_input_weight: Decimals = "0"
@@ -188,6 +205,8 @@ class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
         busy_pico_usd: The part of busy time.
         idle_pico_usd: The part of idle time.
         until_us: Up to when it is written down.
+        idle: Who bears idle time, as configured last.
+        slices: Whose it is where that is `reserved`, as configured last.
     """
 
     machine: str
@@ -204,6 +223,8 @@ class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
     busy_pico_usd: int
     idle_pico_usd: int
     until_us: int
+    idle: IdlePolicy
+    slices: tuple[Slice, ...]
 
 
 class MachineHour(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,8 +247,10 @@ class MachineShare(msgspec.Struct, frozen=True, kw_only=True):
         pool: Whose cost.
         team: `unallocated-idle` in the row of the rest.
         project: Of the team, empty for none.
-        deployment: What was used, empty in the row of the rest.
+        deployment: What was used, empty in the row of the rest and in those of slices.
         is_rest: Whether this is the row of what no team bears.
+        is_slice: Whether this is what was idle of the team's own slice, which it bears at the
+            actual rate.
         is_nominal: Whether any of it is at a nominal rate.
         used_us: Busy time.
         borne_us: Machine time that is charged at the actual rate: used, and idle where it is
@@ -250,6 +273,7 @@ class MachineShare(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     deployment: str
     is_rest: bool
+    is_slice: bool
     is_nominal: bool
     used_us: int
     borne_us: int

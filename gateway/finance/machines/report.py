@@ -282,6 +282,7 @@ class _Pool:
             project=user.project,
             deployment=user.deployment,
             is_rest=False,
+            is_slice=not user.deployment,
             is_nominal=self.is_nominal,
             used_us=part.used_us,
             borne_us=part.borne_us,
@@ -359,6 +360,7 @@ def _as_rest(row: MachineShare, rest: Mapping[RateKind, int], cost_pico_usd: int
     return msgspec.structs.replace(
         row,
         is_rest=True,
+        is_slice=False,
         cost_pico_usd=cost_pico_usd,
         marginal_pico_usd=rest[RateKind.MARGINAL],
         standard_pico_usd=rest[RateKind.STANDARD],
@@ -393,6 +395,8 @@ def _summaries(terms: Sequence[Term], shared: Iterable[Shared]) -> Iterator[Mach
             busy_pico_usd=busy,
             idle_pico_usd=cost - busy,
             until_us=term.until_us,
+            idle=term.terms.idle,
+            slices=term.terms.slices,
         )
 
 

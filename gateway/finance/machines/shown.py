@@ -11,9 +11,11 @@ import msgspec
 
 from gateway.clock import from_microseconds
 from gateway.finance.machines.messages import (
+    IdlePolicy,
     MachineHour,
     MachineShare,
     MachinesReport,
+    MachineSummary,
     RateKind,
     UnitCost,
 )
@@ -30,6 +32,8 @@ REST_NAMES: Mapping[RateKind, str] = {
 }
 """What the row of the rest is called at each rate."""
 NO_TEAM = "no team"
+SLICE_NAME = "idle of its slice"
+"""What the row is called of what a team left idle of its own slice."""
 
 
 def machines_document(report: MachinesReport) -> dict[str, object]:
@@ -64,7 +68,21 @@ def share_name(share: MachineShare, rate: RateKind) -> str:
     """Whose row it is, in words."""
     if share.is_rest:
         return REST_NAMES[rate]
+    if share.is_slice:
+        return f"{share.team}, {SLICE_NAME}"
     return "/".join(one for one in (share.team or NO_TEAM, share.project) if one)
+
+
+def idle_text(machine: MachineSummary) -> str:
+    """Who bears a machine's idle time, where somebody does; else empty."""
+    match machine.idle:
+        case IdlePolicy.OVERHEAD:
+            return ""
+        case IdlePolicy.BY_USE:
+            return "idle time by use"
+        case IdlePolicy.RESERVED:
+            own = ", ".join(f"{one.fraction} of {one.team}" for one in machine.slices)
+            return f"slices: {own}"
 
 
 def unit_text(unit: UnitCost) -> str:
@@ -142,6 +160,7 @@ SHARE_COLUMNS = (
     "standard_usd",
     "actual_usd",
     "ratio",
+    "is_slice",
 )
 
 
@@ -175,6 +194,7 @@ def as_csv(report: MachinesReport) -> str:
                     )
                 ),
                 one.ratio,
+                str(one.is_slice).lower(),
             ]
         )
     return out.getvalue()
