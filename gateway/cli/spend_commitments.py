@@ -9,7 +9,7 @@ import typer
 
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
-from gateway.cli.spend_reconcile import check_provider, rates_path, rates_text
+from gateway.cli.spend_reconcile import check_provider, rates_of
 from gateway.finance.commitment_messages import (
     CommitmentStanding,
     ListCommitments,
@@ -75,6 +75,7 @@ def record(
     """Record a commitment; the same one twice changes nothing."""
     loaded = load(config, environ=process_environ())
     check_provider(loaded, provider)
+    rates, rates_name = rates_of(loaded)
     values = {
         "actor": actor(),
         "name": name,
@@ -88,8 +89,8 @@ def record(
         "invoice": invoice,
         "is_correction": correct,
         "reason": reason,
-        "rates": rates_text(loaded),
-        "rates_name": str(rates_path(loaded) or "finance.rates_file"),
+        "rates": rates,
+        "rates_name": rates_name or "finance.rates_file",
     }
     try:
         order = msgspec.convert({"type": "record_commitment", **values}, RecordCommitment)

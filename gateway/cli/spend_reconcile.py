@@ -36,6 +36,7 @@ from gateway.finance.messages import (
 )
 from gateway.finance.orders import reconcile_order
 from gateway.finance.shown import coverage_lines, coverage_text
+from gateway.finance.spend_question import Reporting
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
 from pricing.money import format_usd, parse_usd
@@ -84,6 +85,7 @@ def import_file(
     loaded = load(config, environ=process_environ())
     check_provider(loaded, account)
     overlap = Overlap.REPLACE if replace else Overlap.ADD if add else Overlap.REFUSE
+    rates, rates_name = rates_of(loaded)
     order = ImportFile(
         actor=actor(),
         source=source,
@@ -95,8 +97,8 @@ def import_file(
         issued_on=issued_on,
         number=number,
         overlap=overlap,
-        rates=rates_text(loaded),
-        rates_name=str(rates_path(loaded) or ""),
+        rates=rates,
+        rates_name=rates_name,
     )
     reply = ask(loaded, order, ImportReply)
     if as_json:
@@ -268,20 +270,16 @@ def check_provider(loaded: LoadedConfig, name: str) -> None:
         raise typer.BadParameter(f"no provider {name!r}; there are: {', '.join(sorted(known))}")
 
 
-def rates_text(loaded: LoadedConfig) -> str | None:
-    """The text of the configured rates file, None without one.
+def rates_of(loaded: LoadedConfig) -> tuple[str | None, str]:
+    """The text and the name of the configured rates file; no text and no name without one.
 
     Raises:
         CliFault: It cannot be read.
     """
-    path = rates_path(loaded)
-    return None if path is None else _content(path).decode("utf-8-sig", "replace")
-
-
-def rates_path(loaded: LoadedConfig) -> Path | None:
-    """The configured rates file, wherever the command runs; None without one."""
-    name = loaded.settings.finance.rates_file
-    return None if name is None else loaded.resolve(name)
+    path = Reporting.of(loaded.settings, base_dir=loaded.base_dir).rates_path
+    if path is None:
+        return None, ""
+    return _content(path).decode("utf-8-sig", "replace"), str(path)
 
 
 def _decide(proposal_id: int, config: Path | None, *, is_approved: bool, as_json: bool) -> None:

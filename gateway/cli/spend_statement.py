@@ -164,7 +164,7 @@ def _print(found: TeamStatement) -> None:
         typer.echo(f"  {one.kind}: {one.project or '-'}  {amount} USD  {one.reason}")
     for what, amount in (
         ("usage on days of the period", found.report.total.cost_pico_usd),
-        ("counted in a later month", -found.counted_later_pico_usd),
+        ("counted when it came", -found.counted_later_pico_usd),
         ("late usage of closed months", found.sums.late_pico_usd),
         ("adjustments", found.sums.adjusted_pico_usd),
         ("charged", found.sums.total_pico_usd),

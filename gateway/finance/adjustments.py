@@ -43,6 +43,8 @@ def adjustments(connection: sa.Connection, query: ListAdjustments) -> tuple[Adju
         conditions.append(table.c.period >= query.from_period)
     if query.to_period is not None:
         conditions.append(table.c.period < query.to_period)
+    if query.posted_us is not None:
+        conditions += [table.c.at_us >= query.posted_us[0], table.c.at_us < query.posted_us[1]]
     if query.team is not None:
         conditions.append(table.c.team == query.team)
     rows = connection.execute(

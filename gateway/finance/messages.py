@@ -154,11 +154,14 @@ class ListAdjustments(msgspec.Struct, frozen=True, kw_only=True, tag="list_adjus
         from_period: First month, None for the beginning.
         to_period: First month that is no longer wanted, None for no end.
         team: Only this team's, None for all.
+        posted_us: Only what was posted in this half-open stretch of time, in microseconds since the
+            epoch; None for all of it.
     """
 
     from_period: Month | None = None
     to_period: Month | None = None
     team: str | None = None
+    posted_us: tuple[int, int] | None = None
 
 
 class Propose(msgspec.Struct, frozen=True, kw_only=True, tag="propose", forbid_unknown_fields=True):

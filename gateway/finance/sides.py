@@ -10,6 +10,7 @@ from typing import cast
 import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
+from gateway.finance.bill_lines import bill_lines, counting, within
 from gateway.finance.cells import Adjusted, Billed, Exposed, Metered, Used
 from gateway.finance.matching import Sides
 from gateway.ledger import schema
@@ -20,7 +21,7 @@ from gateway.ledger.finance_tables import (
     provider_usage,
     spend_adjustment,
 )
-from gateway.ledger.periods import month_bounds_us, next_month
+from gateway.ledger.periods import month_bounds_us
 from gateway.ledger.schema import METERS
 
 _BATCH_ROWS = 1_000
@@ -159,7 +160,7 @@ def _covered_days(
     for is_there, days in ((has_bill, billed), (has_usage, used)):
         rows = connection.execute(
             sa.select(table.c.account, table.c.first_day, table.c.last_day).where(
-                *_counting(), is_there
+                *counting(), is_there
             )
         ).all()
         for account, first_day, last_day in cast("Sequence[tuple[str, str, str]]", rows):
@@ -177,20 +178,12 @@ def _days(first_day: str, last_day: str) -> Iterator[str]:
         day += timedelta(days=1)
 
 
-def _counting() -> tuple[sa.ColumnElement[bool], ...]:
-    return import_batch.c.state == "ok", import_batch.c.replaced_by.is_(None)
-
-
-def _within(column: sa.Column[str], month: str) -> tuple[sa.ColumnElement[bool], ...]:
-    return column >= f"{month}-01", column < f"{next_month(month)}-01"
-
-
 def _adjusted(connection: sa.Connection, month: str) -> Iterator[Adjusted]:
     """Posted adjustments about the month: by their day, else by the month that they are about."""
     table = spend_adjustment
     about = sa.case((table.c.original_period != "", table.c.original_period), else_=table.c.period)
     is_of_month = sa.or_(
-        sa.and_(*_within(table.c.day, month)), sa.and_(table.c.day == "", about == month)
+        sa.and_(*within(table.c.day, month)), sa.and_(table.c.day == "", about == month)
     )
     columns = ("account", "day", "model", "meter", "kind", "amount_pico_usd")
     statement = cast(
@@ -210,43 +203,20 @@ def _adjusted(connection: sa.Connection, month: str) -> Iterator[Adjusted]:
 
 
 def _billed(connection: sa.Connection, month: str) -> Iterator[Billed]:
-    line = invoice_line
-    columns: list[sa.ColumnElement[object]] = [
-        invoice.c.account,
-        line.c.day,
-        line.c.model,
-        line.c.meter,
-        line.c.tier,
-        line.c.kind,
-        line.c.units,
-        line.c.amount_pico_usd,
-        line.c.fx_pico_usd,
-        line.c.id,
-        line.c.description,
-    ]
-    joined = line.join(invoice, invoice.c.id == line.c.invoice_id).join(
-        import_batch, import_batch.c.id == invoice.c.batch_id
-    )
-    statement = cast("sa.Select[tuple[object]]", sa.select(*columns)).select_from(joined)
-    rows = connection.execute(statement.where(*_counting(), *_within(line.c.day, month))).all()
-    for row in cast("Sequence[_BilledColumns]", rows):
-        account, day, model, meter, tier, kind, units, amount, fx, line_id, description = row
+    for line in bill_lines(connection, *within(invoice_line.c.day, month)):
         yield Billed(
-            account=account,
-            day=day,
-            model=model,
-            meter=meter,
-            tier=tier,
-            kind=kind,
-            units=units,
-            amount_pico_usd=amount,
-            fx_pico_usd=fx,
-            line_id=line_id,
-            description=description,
+            account=line.account,
+            day=line.day,
+            model=line.model,
+            meter=line.meter,
+            tier=line.tier,
+            kind=line.kind,
+            units=line.units,
+            amount_pico_usd=line.amount_pico_usd,
+            fx_pico_usd=line.fx_pico_usd,
+            line_id=line.line_id,
+            description=line.description,
         )
-
-
-_BilledColumns = tuple[str, str, str, str, str, str, int | None, int, int, int, str]
 
 
 def _used(connection: sa.Connection, month: str) -> Iterator[Used]:
@@ -254,7 +224,7 @@ def _used(connection: sa.Connection, month: str) -> Iterator[Used]:
     columns = (table.c.account, table.c.day, table.c.model, table.c.meter, table.c.units)
     joined = table.join(import_batch, import_batch.c.id == table.c.batch_id)
     rows = connection.execute(
-        sa.select(*columns).select_from(joined).where(*_counting(), *_within(table.c.day, month))
+        sa.select(*columns).select_from(joined).where(*counting(), *within(table.c.day, month))
     ).all()
     for account, day, model, meter, units in cast("Sequence[tuple[str, str, str, str, int]]", rows):
         yield Used(account=account, day=day, model=model, meter=meter, units=units)

@@ -12,7 +12,7 @@ from gateway.finance.adjustments import adjustments
 from gateway.finance.messages import UNATTRIBUTED, ListAdjustments
 from gateway.finance.statement_messages import LateUsage, ShowStatement, TeamStatement, days_of
 from gateway.ledger.finance_tables import period_close
-from gateway.ledger.period_charges import load_charges, load_late
+from gateway.ledger.period_charges import Week, load_charges, load_late
 from gateway.ledger.periods import next_month
 from gateway.ledger.reports import spend_report
 from gateway.ledger.views import GroupBy, PeriodSums, SpendQuery
@@ -35,11 +35,7 @@ def load_statement(
         Refused: There is no such period.
     """
     first, last = days_of(query.period)
-    is_week = "W" in query.period
-    start, end = (
-        to_microseconds(datetime.combine(day, time(0), tzinfo=UTC))
-        for day in (first, last + timedelta(days=1))
-    )
+    start, end = _bounds_us(query.period)
     report = spend_report(
         connection,
         SpendQuery(
@@ -60,29 +56,40 @@ def load_statement(
         period=query.period,
         first_day=first.isoformat(),
         last_day=last.isoformat(),
-        state=WEEK if is_week else _state(connection, query.period),
+        state=WEEK if _is_week(query.period) else _state(connection, query.period),
         as_of_us=now_us,
         report=report,
         sums=usage,
         cost_centres=tuple(one for one in query.cost_centres if one.team == query.team),
     )
-    if is_week or not is_seen:
-        return statement
-    return _with_corrections(connection, statement)
+    return _with_corrections(connection, statement) if is_seen else statement
 
 
 def teams_of(connection: sa.Connection, period: str) -> tuple[str, ...]:
     """Every team with usage or corrections in a period, by name."""
+    start, end = _bounds_us(period)
+    report = spend_report(connection, SpendQuery(from_us=start, to_us=end))
+    names = {row.group[0] for row in report.rows}
+    names |= {place.team for place in load_charges(connection, _counted_in(period))}
+    return tuple(sorted(names))
+
+
+def _is_week(period: str) -> bool:
+    return "W" in period
+
+
+def _bounds_us(period: str) -> tuple[int, int]:
+    """The first microsecond of a month or week and the first one after it, in UTC."""
     first, last = days_of(period)
     start, end = (
         to_microseconds(datetime.combine(day, time(0), tzinfo=UTC))
         for day in (first, last + timedelta(days=1))
     )
-    report = spend_report(connection, SpendQuery(from_us=start, to_us=end))
-    names = {row.group[0] for row in report.rows}
-    if "W" not in period:
-        names |= {place.team for place in load_charges(connection, period)}
-    return tuple(sorted(names))
+    return start, end
+
+
+def _counted_in(period: str) -> str | Week:
+    return Week(*_bounds_us(period)) if _is_week(period) else period
 
 
 def _state(connection: sa.Connection, month: str) -> str:
@@ -92,8 +99,9 @@ def _state(connection: sa.Connection, month: str) -> str:
 
 
 def _with_corrections(connection: sa.Connection, statement: TeamStatement) -> TeamStatement:
-    team, month = statement.team, statement.period
-    parts = load_charges(connection, month, [team]).values()
+    team, period = statement.team, statement.period
+    counted_in = _counted_in(period)
+    parts = load_charges(connection, counted_in, [team]).values()
     late = [
         LateUsage(
             project=charge.place.project,
@@ -101,15 +109,18 @@ def _with_corrections(connection: sa.Connection, statement: TeamStatement) -> Te
             month=charge.month,
             amount_pico_usd=amount,
         )
-        for charge, amount in load_late(connection, month).items()
+        for charge, amount in load_late(connection, counted_in).items()
         if charge.place.team == team
     ]
     named = team or UNATTRIBUTED
-    query = ListAdjustments(from_period=month, to_period=next_month(month), team=named)
+    if isinstance(counted_in, Week):
+        query = ListAdjustments(posted_us=counted_in, team=named)
+    else:
+        query = ListAdjustments(from_period=period, to_period=next_month(period), team=named)
     return TeamStatement(
         team=team,
         organisation=statement.organisation,
-        period=month,
+        period=period,
         first_day=statement.first_day,
         last_day=statement.last_day,
         state=statement.state,

@@ -49,10 +49,10 @@ class TeamStatement(msgspec.Struct, frozen=True, kw_only=True):
         state: Of a month `open`, `soft` or `closed`; of a week `week`.
         as_of_us: When it was made, microseconds since the epoch.
         report: Usage by project and model, on its own days.
-        sums: What is charged: of a week its usage; of a month what was booked, came late and was
-            adjusted, as the month's close tells it.
-        late: Usage of closed months that is counted in this one.
-        adjustments: Of the month.
+        sums: What is charged: of a month what was booked, came late and was adjusted, as its close
+            tells it; of a week the same by when it came and when it was posted.
+        late: Usage of closed months that is counted in this period.
+        adjustments: Of the month, or posted in the week.
         cost_centres: Of the team and its projects.
     """
 

@@ -68,10 +68,12 @@ late_entry = sa.Table(
     sa.Column("entry", sa.SmallInteger, primary_key=True, autoincrement=False),
     sa.Column("at_us", InstantUs, nullable=False),
     _text("booked_period"),
+    sa.Column("noted_at_us", InstantUs),
     sa.Index(None, "at_us"),
     sa.Index(None, "booked_period"),
 )
-"""Entries that came when their month was closed, and the month that they are counted in."""
+"""Entries that came when their month was closed, the month that they are counted in, and when they
+were noted; null for those of a release that did not keep it."""
 
 import_batch = sa.Table(
     "import_batch",

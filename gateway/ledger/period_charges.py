@@ -7,7 +7,8 @@ The three parts are those that the close of a month tells, so they sum to its fi
     adjusted  adjustments of the month
 
 Reports by day of charge show late usage on its own day; here it counts in the month that was open.
-Months are calendar months in UTC.
+Months are calendar months in UTC. Nobody closes a week: late usage counts in that in which it came,
+an adjustment in that in which it was posted. So the weeks of all time sum to its months.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ import sqlalchemy as sa
 from gateway.ledger import report_names
 from gateway.ledger.booking import Row
 from gateway.ledger.finance_tables import spend_adjustment
-from gateway.ledger.periods import LatePart, late_in, late_of, month_bounds_us, month_of
+from gateway.ledger.periods import (
+    LatePart,
+    came_late,
+    late_in,
+    late_of_days,
+    month_bounds_us,
+    month_of,
+)
 from gateway.ledger.reports import spend_report
 from gateway.ledger.views import GroupBy, PeriodSums, SpendQuery
 
@@ -44,6 +52,13 @@ class ChargePlace(NamedTuple):
     provider: str
 
 
+class Week(NamedTuple):
+    """A week, or any other stretch of time that nobody closes: `[start_us, end_us)`."""
+
+    start_us: int
+    end_us: int
+
+
 class LateCharge(NamedTuple):
     """Usage of a closed month that is counted in a later one.
 
@@ -60,29 +75,29 @@ Charges = Mapping[ChargePlace, PeriodSums]
 
 
 def load_charges(
-    connection: sa.Connection, month: str, teams: Sequence[str] | None = None
+    connection: sa.Connection, period: str | Week, teams: Sequence[str] | None = None
 ) -> Charges:
-    """What a month is charged for.
+    """What a month or a week is charged for.
 
     Args:
         connection: In a transaction; one state of the database is read.
-        month: `YYYY-MM`.
+        period: A month `YYYY-MM`, or a week.
         teams: Only these teams', None for all.
     """
     parts: defaultdict[ChargePlace, list[int]] = defaultdict(lambda: [0, 0, 0])
-    start_us, end_us = month_bounds_us(month)
+    start_us, end_us = period if isinstance(period, Week) else month_bounds_us(period)
     query = SpendQuery(
         group_by=_NAMED, from_us=start_us, to_us=end_us, teams=None if teams is None else (*teams,)
     )
     for row in spend_report(connection, query).rows:
         parts[ChargePlace(*row.group)][0] += row.sums.cost_pico_usd
-    for charge, amount in _late(connection, late_of(connection, month)).items():
+    for charge, amount in _late(connection, late_of_days(connection, start_us, end_us)).items():
         if teams is None or charge.place.team in teams:
             parts[charge.place][0] -= amount
-    for charge, amount in load_late(connection, month).items():
+    for charge, amount in load_late(connection, period).items():
         if teams is None or charge.place.team in teams:
             parts[charge.place][1] += amount
-    for place, amount in _adjusted(connection, month):
+    for place, amount in _adjusted(connection, period):
         if teams is None or place.team in teams:
             parts[place][2] += amount
     return {
@@ -92,9 +107,11 @@ def load_charges(
     }
 
 
-def load_late(connection: sa.Connection, month: str) -> Mapping[LateCharge, int]:
-    """Usage of closed months that is counted in a month, in picodollars."""
-    return _late(connection, late_in(connection, month))
+def load_late(connection: sa.Connection, period: str | Week) -> Mapping[LateCharge, int]:
+    """Usage of closed months that is counted in a month or a week, in picodollars."""
+    if isinstance(period, Week):
+        return _late(connection, came_late(connection, *period))
+    return _late(connection, late_in(connection, period))
 
 
 def _late(connection: sa.Connection, parts: Iterable[LatePart]) -> Mapping[LateCharge, int]:
@@ -123,10 +140,13 @@ def _id(row: Row, name: str) -> int:
     return cast("int", row[name])
 
 
-def _adjusted(connection: sa.Connection, month: str) -> Iterable[tuple[ChargePlace, int]]:
+def _adjusted(connection: sa.Connection, period: str | Week) -> Iterable[tuple[ChargePlace, int]]:
     table = spend_adjustment
     columns = (table.c.team, table.c.project, table.c.account, table.c.amount_pico_usd)
-    rows = connection.execute(sa.select(*columns).where(table.c.period == month)).all()
+    is_counted = table.c.period == period
+    if isinstance(period, Week):
+        is_counted = sa.and_(table.c.at_us >= period.start_us, table.c.at_us < period.end_us)
+    rows = connection.execute(sa.select(*columns).where(is_counted)).all()
     for team, project, account, amount in cast("Sequence[tuple[str, str, str, int]]", rows):
         name = "" if team == UNATTRIBUTED else team
         yield ChargePlace(name, project, account), amount

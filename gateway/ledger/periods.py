@@ -64,13 +64,14 @@ def closed_through(connection: sa.Connection) -> str | None:
     return cast("str | None", connection.execute(latest).scalar_one())
 
 
-def note_late(connection: sa.Connection, entries: Sequence[Values]) -> None:
+def note_late(connection: sa.Connection, entries: Sequence[Values], *, now_us: int) -> None:
     """Say of entries that were just inserted whether they came too late for their month.
 
     Args:
         connection: In the transaction that inserted them. Insert first, then call: the close of a
             month locks the events before it looks, so one of the two sees the other.
         entries: Columns as in `booking.EVENT_COLUMNS`.
+        now_us: Microseconds since the epoch.
     """
     through = closed_through(connection)
     if through is None:
@@ -83,6 +84,7 @@ def note_late(connection: sa.Connection, entries: Sequence[Values]) -> None:
             "entry": entry[_ENTRY_AT],
             "at_us": entry[1],
             "booked_period": booked_period,
+            "noted_at_us": now_us,
         }
         for entry in entries
         if cast("int", entry[1]) < open_us
@@ -98,8 +100,30 @@ def late_in(connection: sa.Connection, period: str) -> Iterator[LatePart]:
 
 def late_of(connection: sa.Connection, month: str) -> Iterator[LatePart]:
     """What happened in a month and is counted in a later one."""
-    start_us, end_us = month_bounds_us(month)
+    return late_of_days(connection, *month_bounds_us(month))
+
+
+def late_of_days(connection: sa.Connection, start_us: int, end_us: int) -> Iterator[LatePart]:
+    """What happened in `[start_us, end_us)` and came when its month was closed."""
     return _parts(connection, late_entry.c.at_us >= start_us, late_entry.c.at_us < end_us)
+
+
+def came_late(connection: sa.Connection, start_us: int, end_us: int) -> Iterator[LatePart]:
+    """What came in `[start_us, end_us)` when its month was closed.
+
+    An entry that was noted without its instant came, as far as can be told, when the month of its
+    booking began; so each entry is in one stretch of time, however time is divided.
+    """
+    came = late_entry.c.noted_at_us
+    months = sa.select(late_entry.c.booked_period).where(came.is_(None)).distinct()
+    begun = [
+        month
+        for month in cast("Sequence[str]", connection.execute(months).scalars().all())
+        if start_us <= _start_us(month) < end_us
+    ]
+    is_noted = sa.and_(came >= start_us, came < end_us)
+    is_older = sa.and_(came.is_(None), late_entry.c.booked_period.in_(begun))
+    return _parts(connection, sa.or_(is_noted, is_older))
 
 
 def late_roll_ups(parts: Iterable[LatePart]) -> RollUps:

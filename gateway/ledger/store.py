@@ -236,7 +236,7 @@ class Store:
         )
         add_cells(connection, roll_ups)
         check_plan.note_touched(connection, instants_us, now_us=now_us)
-        periods.note_late(connection, rows)
+        periods.note_late(connection, rows, now_us=now_us)
 
 
 def _lost_row(intent: Intent, ids: DimensionIds, *, now_us: int) -> Values:

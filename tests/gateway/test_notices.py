@@ -325,7 +325,7 @@ async def test_what_nobody_asked_for_or_is_not_over_is_not_sent(tmp_path):
             )
 
 
-async def test_a_week_for_every_team_has_usage_only(tmp_path):
+async def test_a_week_goes_to_every_team_with_usage_or_corrections_in_it(tmp_path):
     url = await books(tmp_path)
     clock = FakeClock(wall=at("2026-10-18"))
     async with smtp_server() as smtp:

@@ -90,7 +90,7 @@ _STATES = {
     "closed": "closed: final",
     "week": "a week: preliminary until its month is closed",
 }
-_LATER = "Counted in a later month"
+_LATER = "Counted when it came"
 _LATE = "Late usage"
 
 

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from gateway.clock import from_microseconds
 from gateway.finance import commitments
 from gateway.finance.adjustments import adjustments
+from gateway.finance.bill_lines import BillLine, bill_lines, within
 from gateway.finance.commitments import Bought
 from gateway.finance.focus import committed, row_map
 from gateway.finance.focus.charges import Charge, Owner
@@ -45,8 +46,6 @@ from gateway.finance.machines.report import COST_KINDS
 from gateway.finance.messages import Adjustment, AdjustmentKind, ListAdjustments
 from gateway.ledger import schema
 from gateway.ledger.finance_tables import (
-    import_batch,
-    invoice,
     invoice_line,
     period_close,
     spend_adjustment,
@@ -64,33 +63,35 @@ _MOVE_ONLY = frozenset({AdjustmentKind.ALLOCATION, AdjustmentKind.REATTRIBUTION}
 
 
 class _Line(NamedTuple):
-    """A line of an invoice in force."""
+    """A line of an invoice in force, or several of one currency together.
 
-    line_id: int
-    line: int
-    kind: str
-    day: str
-    model: str
-    meter: str
+    Attributes:
+        bill: The line, the first of several.
+        amount_pico_usd: What is billed.
+        amount: The same in the currency of the invoice.
+        currency: Three letters.
+    """
+
+    bill: BillLine
     amount_pico_usd: int
-    description: str
-    invoice_id: int
-    account: str
-    number: str
-    issued_on: str
-    taken_us: int
     amount: Fraction
     currency: str
+
+    @classmethod
+    def of(cls, bill: BillLine) -> _Line:
+        """A line as it was taken."""
+        amount, _, currency = bill.said.partition(" ")
+        return cls(bill, bill.amount_pico_usd, Fraction(amount), currency)
 
     @property
     def detail_id(self) -> str:
         """Unique among all lines: vendors repeat numbers."""
-        return f"{self.number}/{self.invoice_id}-{self.line}"
+        return f"{self.bill.number}/{self.bill.invoice_id}-{self.bill.line}"
 
     @property
     def deployment(self) -> str | None:
         """The deployment that it names, None for all of its account."""
-        return f"{self.account}/{self.model}" if self.model else None
+        return f"{self.bill.account}/{self.bill.model}" if self.bill.model else None
 
     @property
     def rate(self) -> Fraction:
@@ -141,7 +142,7 @@ class Books:
                     yield _unbilled(_adjusted(one, numbers), one.kind)
             if is_reconciled:
                 for line in self._lines(month):
-                    if line.kind != _USAGE:
+                    if line.bill.kind != _USAGE:
                         yield _of_invoice(line, month)
         yield from self._commitments(from_us, to_us)
         if self.self_host is SelfHost.ACTUAL:
@@ -166,18 +167,18 @@ class Books:
         return [
             InvoiceAllocation(
                 billing_us=month_bounds_us(month)[0],
-                provider=line.account,
+                provider=line.bill.account,
                 deployment=line.deployment,
-                meter=line.meter if line.meter in schema.METERS else None,
+                meter=line.bill.meter if line.bill.meter in schema.METERS else None,
                 amount_pico_usd=line.amount_pico_usd,
-                invoice_id=line.number,
+                invoice_id=line.bill.number,
                 detail_id=line.detail_id,
                 currency=line.currency,
                 rate=line.rate,
             )
             for month in _months(from_us, to_us)
             for line in self._lines(month)
-            if line.kind == _USAGE
+            if line.bill.kind == _USAGE
         ]
 
     def invoice_lines(self, from_us: int, to_us: int) -> Sequence[InvoiceLine]:
@@ -186,17 +187,17 @@ class Books:
             return ()
         return [
             InvoiceLine(
-                invoice_id=line.number,
+                invoice_id=line.bill.number,
                 detail_id=line.detail_id,
-                provider=line.account,
+                provider=line.bill.account,
                 billing_us=month_bounds_us(month)[0],
-                category=_CATEGORIES[line.kind],
+                category=_CATEGORIES[line.bill.kind],
                 amount_pico_usd=line.amount_pico_usd,
-                description=line.description,
-                issued_us=instant_us(line.issued_on) if line.issued_on else None,
-                is_issued=bool(line.issued_on),
-                created_us=line.taken_us,
-                updated_us=line.taken_us,
+                description=line.bill.description,
+                issued_us=instant_us(line.bill.issued_on) if line.bill.issued_on else None,
+                is_issued=bool(line.bill.issued_on),
+                created_us=line.bill.taken_us,
+                updated_us=line.bill.taken_us,
             )
             for month in _months(from_us, to_us)
             for line in self._lines(month)
@@ -249,31 +250,20 @@ class Books:
         Vendors bill usage by the day; one line of an export stands for all days of an invoice.
         """
         found: dict[tuple[object, ...], _Line] = {}
-        for line in self._each_line(month):
-            is_usage = line.kind == _USAGE
-            place = (line.invoice_id, line.model, line.meter, line.currency)
-            key = place if is_usage else (line.line_id,)
+        for line in map(_Line.of, bill_lines(self.connection, *within(invoice_line.c.day, month))):
+            bill = line.bill
+            place = (bill.invoice_id, bill.model, bill.meter, line.currency)
+            key = place if bill.kind == _USAGE else (bill.line_id,)
             known = found.get(key)
             found[key] = line if known is None else known.plus(line)
         return list(found.values())
-
-    def _each_line(self, month: str) -> Iterator[_Line]:
-        statement = (
-            _select_lines()
-            .where(invoice_line.c.day >= f"{month}-01", invoice_line.c.day < f"{next_month(month)}")
-            .order_by(invoice_line.c.id)
-        )
-        for row in self.connection.execute(statement).all():
-            yield _line_of(cast("Sequence[int | str]", row))
 
     def _numbers(self, month: str) -> Mapping[int, tuple[str, str]]:
         """Number and detail of the invoice lines behind a month's adjustments, by the line's id."""
         posted = spend_adjustment
         behind = sa.select(posted.c.invoice_line_id).where(posted.c.period == month)
-        statement = _select_lines().where(invoice_line.c.id.in_(behind))
-        rows = self.connection.execute(statement).all()
-        lines = [_line_of(cast("Sequence[int | str]", row)) for row in rows]
-        return {line.line_id: (line.number, line.detail_id) for line in lines}
+        lines = map(_Line.of, bill_lines(self.connection, invoice_line.c.id.in_(behind)))
+        return {line.bill.line_id: (line.bill.number, line.detail_id) for line in lines}
 
 
 def open_export(
@@ -304,38 +294,6 @@ def open_export(
 def _is_of_machines(one: Adjustment) -> bool:
     """Whether it brings what was booked for a machine to what that cost."""
     return one.meter == GPU_METER and one.kind.value in COST_KINDS
-
-
-def _select_lines() -> sa.Select[tuple[object]]:
-    line, bill, batch = invoice_line, invoice, import_batch
-    columns: list[sa.ColumnElement[object]] = [
-        line.c.id,
-        line.c.line,
-        line.c.kind,
-        line.c.day,
-        line.c.model,
-        line.c.meter,
-        line.c.amount_pico_usd,
-        line.c.description,
-        bill.c.id,
-        bill.c.account,
-        bill.c.number,
-        bill.c.issued_on,
-        batch.c.at_us,
-        line.c.amount,
-    ]
-    joined = line.join(bill, bill.c.id == line.c.invoice_id).join(
-        batch, batch.c.id == bill.c.batch_id
-    )
-    chosen = cast("sa.Select[tuple[object]]", sa.select(*columns))
-    return chosen.select_from(joined).where(batch.c.state == "ok", batch.c.replaced_by.is_(None))
-
-
-def _line_of(row: Sequence[int | str]) -> _Line:
-    """A row of `_select_lines`; what the vendor says is kept as `12.5 EUR`."""
-    *values, said = row
-    amount, _, currency = str(said).partition(" ")
-    return _Line._make((*values, Fraction(amount), currency))
 
 
 def _months(from_us: int, to_us: int) -> list[str]:
@@ -374,15 +332,15 @@ def _unbilled(charge: Charge, kind: AdjustmentKind) -> Charge:
 def _of_invoice(line: _Line, month: str) -> Charge:
     start_us, end_us = month_bounds_us(month)
     charge = InvoiceCharge(
-        provider=line.account,
+        provider=line.bill.account,
         start_us=start_us,
         end_us=end_us,
         amount_pico_usd=line.amount_pico_usd,
-        description=line.description or _CATEGORIES[line.kind],
-        invoice_id=line.number,
+        description=line.bill.description or _CATEGORIES[line.bill.kind],
+        invoice_id=line.bill.number,
         detail_id=line.detail_id,
     )
-    return _row(charge, line.kind)
+    return _row(charge, line.bill.kind)
 
 
 def _row(charge: InvoiceCharge, kind: str) -> Charge:
