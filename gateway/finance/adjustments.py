@@ -47,6 +47,11 @@ def adjustments(connection: sa.Connection, query: ListAdjustments) -> tuple[Adju
         conditions += [table.c.at_us >= query.posted_us[0], table.c.at_us < query.posted_us[1]]
     if query.team is not None:
         conditions.append(table.c.team == query.team)
+    if query.of_month is not None:
+        month = query.of_month
+        # What is about a closed month counts in a later one, so no earlier one is looked at.
+        conditions.append(table.c.period >= month)
+        conditions.append(sa.or_(table.c.period == month, table.c.original_period == month))
     rows = connection.execute(
         sa.select(table).where(*conditions).order_by(table.c.period, table.c.id)
     )

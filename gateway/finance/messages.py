@@ -156,12 +156,15 @@ class ListAdjustments(msgspec.Struct, frozen=True, kw_only=True, tag="list_adjus
         team: Only this team's, None for all.
         posted_us: Only what was posted in this half-open stretch of time, in microseconds since the
             epoch; None for all of it.
+        of_month: Only those that count in this month, or are about it and count in a later one;
+            None for all.
     """
 
     from_period: Month | None = None
     to_period: Month | None = None
     team: str | None = None
     posted_us: tuple[int, int] | None = None
+    of_month: Month | None = None
 
 
 class Propose(msgspec.Struct, frozen=True, kw_only=True, tag="propose", forbid_unknown_fields=True):

@@ -138,6 +138,26 @@ def test_what_is_about_a_closed_month_counts_in_the_next_with_its_day_kept(engin
     assert (posted.kind, posted.day) == (posted_as, "2026-10-17")
 
 
+def test_a_month_has_what_counts_in_it_and_what_is_about_it_and_counts_later(engine):
+    with engine.begin() as connection:
+        for team in ("before", "late"):
+            made = propose(connection, wanted(line(team=team)), now_us=NOON_US)
+            if team == "late":
+                close(connection)
+            decide(connection, approve(made.proposal_id), now_us=NOON_US)
+        after = msgspec.structs.replace(wanted(line(team="after")), period="2026-11")
+        made = propose(connection, after, now_us=NOON_US)
+        decide(connection, approve(made.proposal_id), now_us=NOON_US)
+        for month, teams in (
+            ("2026-09", []),
+            (MONTH, ["before", "late"]),
+            ("2026-11", ["late", "after"]),
+            ("2026-12", []),
+        ):
+            posted = adjustments(connection, ListAdjustments(of_month=month))
+            assert [one.team for one in posted] == teams
+
+
 def test_adjustments_are_found_by_period_and_team(engine):
     with engine.begin() as connection:
         for team in ("payments", "search"):

@@ -73,7 +73,8 @@ class AdjustmentPages:
             of_month = await self.books.ask(asked, tuple[Proposal, ...])
             asked = ListProposals(state="proposed")
             waiting = await self.books.ask(asked, tuple[Proposal, ...])
-            posted = await self.books.ask(ListAdjustments(), tuple[Adjustment, ...])
+            asked = ListAdjustments(of_month=month.name)
+            posted = await self.books.ask(asked, tuple[Adjustment, ...])
         except LedgerUnavailable:
             return self.books.away(request)
         names = await self.books.names()

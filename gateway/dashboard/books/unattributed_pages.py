@@ -89,7 +89,8 @@ class UnattributedPages:
         return back(f"{ADJUSTMENTS_PATH}/{done.subject}", done="proposed")
 
     async def _balances(self, month: Month) -> Mapping[str, Balance]:
-        posted = await self.books.ask(ListAdjustments(), tuple[Adjustment, ...])
+        asked = ListAdjustments(of_month=month.name)
+        posted = await self.books.ask(asked, tuple[Adjustment, ...])
         waiting = await self.books.ask(
             ListProposals(state="proposed", period=month.name), tuple[Proposal, ...]
         )
