@@ -51,6 +51,8 @@ class Action(StrEnum):
     """Prices, imports, adjustments, closing a month."""
     READ_MACHINES = "read_machines"
     """What machines of our own cost; a team sees its own share only."""
+    VERIFY_LEDGER = "verify_ledger"
+    """Having all sums recomputed, which changes nothing and reads every team's entries."""
     READ_PEOPLE = "read_people"
     CHANGE_PEOPLE = "change_people"
     READ_AUDIT = "read_audit"
@@ -92,6 +94,7 @@ PERMISSIONS: Final[Mapping[Action, Mapping[Role, Reach]]] = {
     Action.CHANGE_FINANCE: _all(_R.FINANCE_ADMIN),
     Action.READ_MACHINES: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR)
     | {_R.TEAM_OWNER: Reach.TEAMS},
+    Action.VERIFY_LEDGER: _all(_R.PLATFORM_ADMIN, *_FINANCE, _R.AUDITOR),
     Action.READ_PEOPLE: _all(_R.PLATFORM_ADMIN, _R.AUDITOR),
     Action.CHANGE_PEOPLE: _all(_R.PLATFORM_ADMIN),
     Action.READ_AUDIT: _all(_R.AUDITOR),
@@ -186,6 +189,10 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/admin/v1/finance/months/{month}/bridge"): Action.READ_STORY,
     ("GET", "/admin/v1/finance/anomalies"): Action.READ_STORY,
     ("GET", "/admin/v1/finance/closed-months"): Action.READ_FINANCE,
+    ("GET", "/admin/v1/ledger/verification"): Action.VERIFY_LEDGER,
+    ("GET", "/admin/v1/finance/statements/{period}"): Action.READ_SPEND,
+    ("POST", "/admin/v1/finance/statements/{period}/send"): Action.CHANGE_FINANCE,
+    ("GET", "/admin/v1/finance/notices"): Action.READ_FINANCE,
     ("GET", "/admin/v1/finance/commitments"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/commitments"): Action.CHANGE_FINANCE,
     ("POST", "/admin/v1/finance/commitments/{name}/withdraw"): Action.CHANGE_FINANCE,

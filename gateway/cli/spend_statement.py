@@ -17,8 +17,8 @@ from gateway.cli.options import ConfigOption, JsonOption
 from gateway.finance.errors import Refused
 from gateway.finance.spend_question import Reporting
 from gateway.finance.statement_csv import statement_csv
+from gateway.finance.statement_json import statement_json
 from gateway.finance.statement_messages import ShowStatement, TeamStatement, days_of
-from gateway.ledger.report_document import period_document, sums_document
 from gateway.notices.messages import SendStatement, SentNotice
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
@@ -78,7 +78,7 @@ def statement(
         html.write_text(_html(found), encoding="utf-8")
         typer.echo(f"{html}: {format_usd(found.sums.total_pico_usd)} USD")
     elif as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(_document(found))).decode())
+        typer.echo(msgspec.json.format(msgspec.json.encode(statement_json(found))).decode())
     else:
         _print(found)
 
@@ -127,24 +127,6 @@ def _html(found: TeamStatement) -> str:
     from gateway.dashboard.templating import make_templates
 
     return statement_html(found, make_templates())
-
-
-def _document(found: TeamStatement) -> dict[str, object]:
-    columns = found.report.columns
-    return {
-        "team": found.team,
-        "period": found.period,
-        "first_day": found.first_day,
-        "last_day": found.last_day,
-        "state": found.state,
-        "rows": [
-            {**dict(zip(columns, row.group, strict=True)), **sums_document(row.sums)}
-            for row in found.report.rows
-        ],
-        "late": msgspec.to_builtins(found.late),
-        "adjustments": msgspec.to_builtins(found.adjustments),
-        "total": {**sums_document(found.report.total), **period_document(found.sums)},
-    }
 
 
 def _print(found: TeamStatement) -> None:

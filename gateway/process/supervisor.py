@@ -93,7 +93,6 @@ _LEDGER_READS = (
     "export_close",
     "budget_reports",
     "flush",
-    "verify",
     "stats",
 )
 """Methods of the ledger process that workers and the admin socket reach unchanged, beside those
@@ -407,7 +406,7 @@ class Supervisor:
             "revoke_key": method(KeyRevocation, self._revoke_key),
             **{
                 name: Method(params_type=object, run=self._forwarder(name, FINANCE_TIMEOUT_S))
-                for name in ("finance", "rebuild_sums")
+                for name in ("finance", "rebuild_sums", "verify")
             },
             **self._budgets.methods(),
             "metrics": method(type(None), self._metrics),

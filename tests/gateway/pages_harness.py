@@ -49,6 +49,8 @@ LEDGER_READS = (
     "load_attempts",
     "load_request",
     "recent_requests",
+    "send_statement",
+    "sent_notices",
     "spend_report",
     "stats",
     "verify",

@@ -113,6 +113,10 @@ POST /admin/v1/finance/months/{month}/journal  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/months/{month}/bridge  a  -  -  a  a  t  -  a  -
 GET /admin/v1/finance/anomalies  a  -  -  a  a  t  -  a  -
 GET /admin/v1/finance/closed-months  a  -  -  a  a  -  -  a  -
+GET /admin/v1/ledger/verification  a  a  -  a  a  -  -  a  -
+GET /admin/v1/finance/statements/{period}  a  a  -  a  a  t  t  -  t
+POST /admin/v1/finance/statements/{period}/send  a  -  -  -  a  -  -  -  -
+GET /admin/v1/finance/notices  a  -  -  a  a  -  -  a  -
 GET /ui/savings  a  a  -  a  a  t  t  -  t
 GET /ui/story  a  -  -  a  a  t  -  a  -
 GET /ui/commitments  a  -  -  a  a  -  -  a  -
