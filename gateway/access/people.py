@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.access.roles import Grant, Viewer
 from gateway.auth.keys import RandomBytes
+from gateway.forms import FormSent
 
 LOGIN_CHARACTERS_MAX = 128
 NAME_CHARACTERS_MAX = 128
@@ -84,6 +85,7 @@ class NewPerson(msgspec.Struct, frozen=True, kw_only=True):
         grants: Roles; at least one.
         code: SHA-256 of the one-time code.
         actor: Who does it, for the audit log.
+        form: The page's form that asks for it, which is acted on once.
     """
 
     login: str
@@ -91,6 +93,7 @@ class NewPerson(msgspec.Struct, frozen=True, kw_only=True):
     grants: tuple[Grant, ...]
     code: bytes
     actor: str
+    form: FormSent | None = None
 
 
 class PersonChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +105,7 @@ class PersonChange(msgspec.Struct, frozen=True, kw_only=True):
         is_disabled: Whether they are to be kept out, None to leave that.
         code: SHA-256 of a one-time code for a new password; the old one is void. None to leave it.
         actor: Who does it.
+        form: The page's form that asks for it, which is acted on once.
     """
 
     person: str
@@ -109,6 +113,7 @@ class PersonChange(msgspec.Struct, frozen=True, kw_only=True):
     is_disabled: bool | None = None
     code: bytes | None = None
     actor: str
+    form: FormSent | None = None
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,6 +278,7 @@ class CodeUse(msgspec.Struct, frozen=True, kw_only=True):
         login: Of the first administrator, who is made with it; else empty.
         name: Of the first administrator.
         caller: Where it comes from.
+        form: The page's form that asks for it, which is acted on once.
     """
 
     code: bytes
@@ -280,6 +286,7 @@ class CodeUse(msgspec.Struct, frozen=True, kw_only=True):
     login: str = ""
     name: str = ""
     caller: Caller = Caller()
+    form: FormSent | None = None
 
     def __repr__(self) -> str:
         return f"CodeUse(login={self.login!r})"
@@ -305,12 +312,14 @@ class PasswordChange(msgspec.Struct, frozen=True, kw_only=True):
         old: The password until now.
         new: The new one.
         caller: Where it comes from.
+        form: The page's form that asks for it, which is acted on once.
     """
 
     session: bytes
     old: str
     new: str
     caller: Caller = Caller()
+    form: FormSent | None = None
 
     def __repr__(self) -> str:
         return "PasswordChange()"

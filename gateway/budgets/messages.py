@@ -19,6 +19,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.forms import FormSent
+
 Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
@@ -273,11 +275,15 @@ class BudgetChange(msgspec.Struct, frozen=True, kw_only=True):
         name: Of a budget that is set in the database, or of a new one.
         budget: What it is from now on; None takes it away.
         actor: Who does it, for the audit log.
+        is_new: Whether it is refused where there is a budget of that name.
+        form: The page's form that asks for it, which is acted on once.
     """
 
     name: str
     budget: BudgetDeclaration | None
     actor: str
+    is_new: bool = False
+    form: FormSent | None = None
 
 
 class BudgetReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from gateway.errors import InvalidField, PersonConflict
 CODE_PATH = f"{PATH}/set-password"
 _DIFFERENT = "the two new passwords are not the same"
 _STALE = "this form is too old, or the browser keeps no cookies for this site; try again"
+_SECRETS = ("old", "new", "again", "code")
 _LIMITS = {"min": PASSWORD_CHARACTERS_MIN, "max": PASSWORD_CHARACTERS_MAX}
 
 
@@ -46,13 +47,14 @@ class AccountPages:
         form, seen = await form_of(request), self.shell.seen(request)
         if form.get("new") != form.get("again"):
             return self._account_page(request, message=_DIFFERENT, status=422)
-        change = PasswordChange(
-            session=seen.digest,
-            old=form.get("old", ""),
-            new=form.get("new", ""),
-            caller=self.shell.caller(request),
-        )
         try:
+            change = PasswordChange(
+                session=seen.digest,
+                old=form.get("old", ""),
+                new=form.get("new", ""),
+                caller=self.shell.caller(request),
+                form=self.shell.sent(request, form, without=_SECRETS).sent,
+            )
             answer = await self.shell.people.change_password(change)
         except InvalidField as error:
             return self._account_page(request, message=error.message, status=422)
@@ -76,14 +78,15 @@ class AccountPages:
             return await self._code_page(request, code, form, message=_STALE, status=403)
         if form.get("new") != form.get("again"):
             return await self._code_page(request, code, form, message=_DIFFERENT, status=422)
-        use = CodeUse(
-            code=_digest(code),
-            password=form.get("new", ""),
-            login=form.get("login", "").strip(),
-            name=form.get("name", "").strip() or form.get("login", "").strip(),
-            caller=self.shell.caller(request),
-        )
         try:
+            use = CodeUse(
+                code=_digest(code),
+                password=form.get("new", ""),
+                login=form.get("login", "").strip(),
+                name=form.get("name", "").strip() or form.get("login", "").strip(),
+                caller=self.shell.caller(request),
+                form=self.shell.sent(request, form, without=_SECRETS).sent,
+            )
             await self.shell.people.use_code(use)
         except (InvalidField, PersonConflict) as error:
             return await self._code_page(request, code, form, message=error.message, status=422)

@@ -80,15 +80,15 @@ class BudgetsPages:
         form = await form_of(request)
         name, what = form.get("name", "").strip(), form.get("do", "")
         try:
+            sent = self.shell.sent(request, form)
             if what == "remove":
-                await self.desk.remove_budget(name, within, asking)
+                await self.desk.remove_budget(name, within, asking, sent)
                 return to(f"{PATH}/budgets?done=removed")
             if what not in ("set", "add"):
                 raise InvalidField("the form does not say what to do")
-            is_known = any(one.rule.name == name for one in await self.desk.budgets(within))
-            if what == "add" and is_known:
-                raise InvalidField(f"there is a budget {name!r} already; change it in its row")
-            await self.desk.set_budget(name, _order(form), within, asking)
+            await self.desk.set_budget(
+                name, _order(form), within, asking, sent, is_new=what == "add"
+            )
         except LedgerUnavailable:
             raise
         except GatewayError as error:

@@ -12,7 +12,9 @@ from typing import Protocol
 
 from gateway.access.restriction import Restriction
 from gateway.access.roles import Viewer
+from gateway.auth.keys import RandomBytes
 from gateway.budgets.messages import BudgetReport
+from gateway.forms import FormSent
 from gateway.settings.limits import LimitSettings
 
 
@@ -58,6 +60,19 @@ class NewKeyShown:
     name: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageForm:
+    """A form of a page, to be acted on once.
+
+    Attributes:
+        sent: What the ledger is told of it.
+        random_bytes: A cryptographic source that gives the same each time the form is sent.
+    """
+
+    sent: FormSent
+    random_bytes: RandomBytes = field(repr=False)
+
+
 class Desk(Protocol):
     """Everything; each raises a `GatewayError` whose message is for whoever asks."""
 
@@ -66,12 +81,21 @@ class Desk(Protocol):
         ...
 
     async def set_budget(
-        self, name: str, order: Mapping[str, object], within: Restriction, viewer: Viewer
+        self,
+        name: str,
+        order: Mapping[str, object],
+        within: Restriction,
+        viewer: Viewer,
+        form: PageForm,
+        *,
+        is_new: bool,
     ) -> None:
-        """Set a budget as `PUT /admin/v1/budgets` does."""
+        """Set a budget as `PUT /admin/v1/budgets` does; a new one only where there is none."""
         ...
 
-    async def remove_budget(self, name: str, within: Restriction, viewer: Viewer) -> None:
+    async def remove_budget(
+        self, name: str, within: Restriction, viewer: Viewer, form: PageForm
+    ) -> None:
         """Take a budget away."""
         ...
 
@@ -80,17 +104,22 @@ class Desk(Protocol):
         ...
 
     async def make_key(
-        self, order: Mapping[str, object], within: Restriction, viewer: Viewer
+        self, order: Mapping[str, object], within: Restriction, viewer: Viewer, form: PageForm
     ) -> NewKeyShown:
         """Make a key as `POST /admin/v1/keys` does."""
         ...
 
     async def rotate_key(
-        self, key_id: str, order: Mapping[str, object], within: Restriction, viewer: Viewer
+        self,
+        key_id: str,
+        order: Mapping[str, object],
+        within: Restriction,
+        viewer: Viewer,
+        form: PageForm,
     ) -> NewKeyShown:
         """Make a key's successor."""
         ...
 
     async def revoke_key(self, key_id: str, within: Restriction, viewer: Viewer) -> None:
-        """Revoke a key at once, on every worker."""
+        """Revoke a key at once, on every worker; one that is void already stays as it is."""
         ...

@@ -102,7 +102,8 @@ class KeysPages:
         form = await form_of(request)
         reads = restriction_for(asking, Action.READ_KEYS)
         try:
-            made = await self.desk.make_key(self._order(form), within, asking)
+            sent = self.shell.sent(request, form)
+            made = await self.desk.make_key(self._order(form), within, asking, sent)
         except LedgerUnavailable:
             raise
         except GatewayError as error:
@@ -116,13 +117,14 @@ class KeysPages:
         form = await form_of(request)
         reads = restriction_for(asking, Action.READ_KEYS)
         try:
+            sent = self.shell.sent(request, form)
             match form.get("do"):
                 case "revoke":
                     await self.desk.revoke_key(key_id, within, asking)
                     return to(f"{PATH}/keys?done=revoked")
                 case "rotate":
                     order = {"grace_hours": form.get("grace_hours", "")}
-                    made = await self.desk.rotate_key(key_id, order, within, asking)
+                    made = await self.desk.rotate_key(key_id, order, within, asking, sent)
                     return await self._page(request, reads, made=made)
                 case _:
                     raise InvalidField("the form does not say what to do")

@@ -9,6 +9,7 @@ asked about. Forms carry a token that only a page of the same session can know.
 from __future__ import annotations
 
 import hmac
+import itertools
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,6 +87,19 @@ class Sessions:
     def form_token(self, digest: bytes) -> str:
         """What forms of a session carry, and calls of the API with its cookie."""
         return self._token("form", digest)
+
+    def random_of(self, number: bytes) -> RandomBytes:
+        """What looks random to everybody but us, and is the same for the same number of a form."""
+        blocks = itertools.count()
+
+        def draw(count: int) -> bytes:
+            drawn = b""
+            while len(drawn) < count:
+                block = b"drawn\0" + number + next(blocks).to_bytes(4)
+                drawn += hmac.digest(self.key, block, "sha256")
+            return drawn[:count]
+
+        return draw
 
     def seal(self, purpose: str, content: bytes) -> str:
         """A cookie that only we can have made, for this purpose."""

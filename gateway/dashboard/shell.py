@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
@@ -20,9 +20,12 @@ from gateway.access.permissions import ROUTES, restriction_for
 from gateway.access.roles import ADMINISTRATOR, Viewer, key_holder
 from gateway.auth.directory import Principal
 from gateway.clock import Clock
+from gateway.dashboard.desk import PageForm
 from gateway.dashboard.front import Front
 from gateway.dashboard.multipart import BadForm, Form, boundary_of, parse_form
 from gateway.dashboard.sessions import DEVICE, LOGIN, LOGIN_S, SESSION, Sessions, cookie_name
+from gateway.errors import InvalidField
+from gateway.forms import form_sent
 from gateway.settings.login import LoginSettings
 
 PATH = "/ui"
@@ -50,6 +53,7 @@ FORM_BYTES_MAX = 1024 * 1024
 """Of a form without files; the body of one with files may be longer."""
 _SMALL_BYTES = 256 * 1024
 """Forms below it are taken apart on the event loop: a thread would take longer."""
+FORM_NUMBER = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _SEEN = "fareway.session"
 _NEXT = re.compile(r"/ui(?:/[A-Za-z0-9_-][A-Za-z0-9_.-]*){0,6}(?:\?[A-Za-z0-9_.~%=&+:,-]{0,512})?")
 
@@ -139,12 +143,40 @@ class Shell:
             "here": request.url.path,
             "again": str(request.url.replace(scheme="", netloc="")),
             "form_token": self.sessions.form_token(seen.digest),
+            "once": self.new_number(),
             "navigation": [
                 (path, label, path == place)
                 for path, label in NAVIGATION
                 if not restriction_for(seen.viewer, ROUTES["GET", path]).is_nothing
             ],
         }
+
+    def new_number(self) -> str:
+        """The number of a form that is about to be shown."""
+        return self.sessions.random_bytes(16).hex()
+
+    def sent(
+        self, request: Request, form: Mapping[str, str], *, without: Collection[str] = ()
+    ) -> PageForm:
+        """The form that a request sends, to be acted on once.
+
+        Args:
+            request: Whose path says what the form acts on.
+            form: Its fields.
+            without: Names of its secrets, of which nothing is kept.
+
+        Raises:
+            InvalidField: It has no number of ours.
+        """
+        number = form.get("once", "")
+        if not FORM_NUMBER.fullmatch(number):
+            raise InvalidField("this form is not complete; open the page again")
+        left_out = {"token", "once", *without}
+        subject = "\0".join((request.url.path, form.get("do", ""), form.get("name", "")))
+        sent = form_sent(
+            number, subject, {name: text for name, text in form.items() if name not in left_out}
+        )
+        return PageForm(sent=sent, random_bytes=self.sessions.random_of(sent.number))
 
     def page(self, name: str, shown: Mapping[str, object], *, status: int = 200) -> Response:
         """A page of a template."""
@@ -172,6 +204,7 @@ class Shell:
         shown = {
             **shown,
             "login_token": self.sessions.login_token(cookie),
+            "once": self.new_number(),
             "is_in_the_clear": self.front.is_in_the_clear(request.scope),
         }
         answer = self.page(name, shown, status=status)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 from fastapi import Request, Response
 
 from gateway.access.people import NewPerson, Person, PersonChange, PersonKind, new_code
@@ -67,9 +68,10 @@ class UsersPages:
     async def create(self, request: Request) -> Response:
         """Make a person, and show the link with which they set a password."""
         form = await form_of(request)
-        code, digest = new_code(self.shell.sessions.random_bytes)
         login = form.get("login", "").strip()
         try:
+            sent = self.shell.sent(request, form)
+            code, digest = new_code(sent.random_bytes)
             person = await self.shell.people.create_person(
                 NewPerson(
                     login=login,
@@ -77,6 +79,7 @@ class UsersPages:
                     grants=read_grants(form.get("roles", ""), self.teams()),
                     code=digest,
                     actor=self.shell.seen(request).viewer.actor,
+                    form=sent.sent,
                 )
             )
         except (CallerFault, ValueError) as error:
@@ -89,15 +92,16 @@ class UsersPages:
         actor, what = self.shell.seen(request).viewer.actor, form.get("do", "")
         code = ""
         try:
+            sent = self.shell.sent(request, form)
+            change = PersonChange(person=person_id, actor=actor, form=sent.sent)
             if what == "roles":
                 grants = read_grants(form.get("roles", ""), self.teams())
-                change = PersonChange(person=person_id, grants=grants, actor=actor)
+                change = msgspec.structs.replace(change, grants=grants)
             elif what in ("disable", "enable"):
-                is_disabled = what == "disable"
-                change = PersonChange(person=person_id, is_disabled=is_disabled, actor=actor)
+                change = msgspec.structs.replace(change, is_disabled=what == "disable")
             elif what == "reset":
-                code, digest = new_code(self.shell.sessions.random_bytes)
-                change = PersonChange(person=person_id, code=digest, actor=actor)
+                code, digest = new_code(sent.random_bytes)
+                change = msgspec.structs.replace(change, code=digest)
             else:
                 raise ValueError("the form does not say what to do")
             person = await self.shell.people.change_person(change)

@@ -19,6 +19,7 @@ from fastapi import APIRouter, Path, Query
 from gateway import errors
 from gateway.access.asking import Asking, Within
 from gateway.access.restriction import Restriction
+from gateway.access.roles import Viewer
 from gateway.admission.admit import TeamRules
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import RandomBytes, make_key
@@ -26,6 +27,7 @@ from gateway.budgets.messages import BudgetChange
 from gateway.clock import from_microseconds, to_microseconds
 from gateway.finance.errors import FinanceError
 from gateway.finance.spend_question import spend_query
+from gateway.forms import FormSent
 from gateway.http.admin_models import (
     CreatedKey,
     EffectiveQuery,
@@ -44,7 +46,7 @@ from gateway.http.admin_models import (
     TeamList,
     TeamView,
 )
-from gateway.http.key_rotation import rotate
+from gateway.http.key_rotation import made_before, rotate
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
 from gateway.ledger.errors import BadQuery
@@ -117,8 +119,28 @@ class AdminApi:
 
     async def create_key(self, body: NewKeyBody, within: Within, asking: Asking) -> CreatedKey:
         """Make a key; every worker takes it when this answers. Its text is shown only now."""
+        return await self.make_key(body, within, asking, random_bytes=self._random_bytes)
+
+    async def make_key(
+        self,
+        body: NewKeyBody,
+        within: Restriction,
+        asking: Viewer,
+        *,
+        random_bytes: RandomBytes,
+        form: FormSent | None = None,
+    ) -> CreatedKey:
+        """Make a key.
+
+        Args:
+            body: What it is to be.
+            within: What may be touched.
+            asking: Who does it.
+            random_bytes: A cryptographic source; for a form, one that gives the same each time.
+            form: The page's form that asks for it, acted on once; None for a call of the API.
+        """
         self._check_order(body, within)
-        key = make_key("live", self._random_bytes)
+        key = make_key("live", random_bytes)
         record = KeyRecord(
             key_id=key.key_id,
             digest=self._service.hash_token(key.text.encode("ascii")),
@@ -130,7 +152,7 @@ class AdminApi:
             source=KeySource.DATABASE,
             limits=None if body.limits is None else body.limits.amounts,
         )
-        creation = KeyCreation(record=record, actor=asking.actor, owner=asking.person_id)
+        creation = KeyCreation(record=record, actor=asking.actor, owner=asking.person_id, form=form)
         await self._create(creation, body.budget)
         return CreatedKey(
             key=key.text,
@@ -146,7 +168,7 @@ class AdminApi:
 
     async def _create(self, creation: KeyCreation, budget: KeyBudgetOrder | None) -> None:
         """Make a key; its budget first, so that at no moment it may spend more."""
-        if budget is None:
+        if budget is None or await self._is_made(creation):
             await self._calls.create_key(creation)
             return
         name, order = budget.of_key(creation.record.key_id)
@@ -162,8 +184,21 @@ class AdminApi:
         try:
             await self._calls.create_key(creation)
         except errors.GatewayError:
-            await self._calls.change_budget(msgspec.structs.replace(change, budget=None))
+            if not await self._is_made(creation):
+                await self._calls.change_budget(msgspec.structs.replace(change, budget=None))
             raise
+
+    async def _is_made(self, creation: KeyCreation) -> bool:
+        """Whether the form that asks for a key was sent before, and the key is there.
+
+        Raises:
+            KeyConflict: It is void by now.
+        """
+        if creation.form is None:
+            return False
+        now_us = self._service.clock.wall_us()
+        made = made_before(creation.record.key_id, await self._calls.list_keys(), now_us)
+        return made is not None
 
     async def rotate_key(
         self,
@@ -176,6 +211,19 @@ class AdminApi:
 
         The key itself goes on for as long as asked, so that its clients can change over.
         """
+        return await self.replace_key(key_id, body, within, asking, random_bytes=self._random_bytes)
+
+    async def replace_key(
+        self,
+        key_id: str,
+        body: RotationBody,
+        within: Restriction,
+        asking: Viewer,
+        *,
+        random_bytes: RandomBytes,
+        form: FormSent | None = None,
+    ) -> RotatedKey:
+        """Make a key's successor; the arguments are those of `make_key`."""
         await self._check_may_revoke(key_id, within)
         return await rotate(
             self._service,
@@ -183,7 +231,8 @@ class AdminApi:
             key_id,
             grace_hours=body.grace_hours,
             actor=asking.actor,
-            random_bytes=self._random_bytes,
+            random_bytes=random_bytes,
+            form=form,
         )
 
     async def revoke_key(

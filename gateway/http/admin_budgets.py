@@ -12,6 +12,7 @@ from pydantic import Field
 from gateway import errors
 from gateway.access.asking import Asking, Within
 from gateway.access.restriction import Restriction
+from gateway.access.roles import Viewer
 from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import (
     BudgetChange,
@@ -21,6 +22,7 @@ from gateway.budgets.messages import (
     LeaseWriteOff,
 )
 from gateway.budgets.reports import budget_document, expired_document
+from gateway.forms import FormSent
 from gateway.http.admin import PREFIX
 from gateway.http.admin_models import AdminModel
 from gateway.http.service import Service
@@ -181,6 +183,28 @@ class BudgetApi:
         self, name: BudgetName, body: BudgetOrder, within: Within, asking: Asking
     ) -> BudgetView:
         """Set a budget; every worker goes by it when this answers."""
+        return await self.put(name, body, within, asking)
+
+    async def put(
+        self,
+        name: str,
+        body: BudgetOrder,
+        within: Restriction,
+        asking: Viewer,
+        *,
+        form: FormSent | None = None,
+        is_new: bool = False,
+    ) -> BudgetView:
+        """Set a budget.
+
+        Args:
+            name: Of the budget.
+            body: What it is from now on.
+            within: What may be touched.
+            asking: Who does it.
+            form: The page's form that asks for it, acted on once; None for a call of the API.
+            is_new: Whether to refuse where there is a budget of that name.
+        """
         key = self._check(body, within)
         await self._check_present(name, within)
         finance = self._service.finance
@@ -190,7 +214,9 @@ class BudgetApi:
             fiscal_month=finance.fiscal_year_start_month,
             key_team="" if key is None else key.team,
         )
-        change = BudgetChange(name=name, budget=wanted, actor=asking.actor)
+        change = BudgetChange(
+            name=name, budget=wanted, actor=asking.actor, is_new=is_new, form=form
+        )
         await self._calls.change_budget(change)
         for report in await self._calls.budget_reports():
             if report.rule.name == name:
@@ -201,10 +227,16 @@ class BudgetApi:
         self, name: BudgetName, within: Within, asking: Asking
     ) -> RemovedBudget:
         """Take a budget away; no worker goes by it when this answers."""
-        await self._check_present(name, within)
-        change = BudgetChange(name=name, budget=None, actor=asking.actor)
-        await self._calls.change_budget(change)
+        await self.delete(name, within, asking)
         return RemovedBudget(name=name)
+
+    async def delete(
+        self, name: str, within: Restriction, asking: Viewer, *, form: FormSent | None = None
+    ) -> None:
+        """Take a budget away, for a page's form once."""
+        await self._check_present(name, within)
+        change = BudgetChange(name=name, budget=None, actor=asking.actor, form=form)
+        await self._calls.change_budget(change)
 
     async def _check_present(self, name: str, within: Restriction) -> None:
         """Let nobody touch a budget outside of what is theirs.

@@ -11,6 +11,7 @@ from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import RandomBytes, make_key
 from gateway.budgets.messages import BudgetChange, BudgetDeclaration
 from gateway.clock import from_microseconds
+from gateway.forms import FormSent
 from gateway.http.admin_models import RotatedKey
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
@@ -26,6 +27,7 @@ async def rotate(
     grace_hours: int,
     actor: str,
     random_bytes: RandomBytes,
+    form: FormSent | None = None,
 ) -> RotatedKey:
     """Make a key's successor; the key itself goes on for as long as asked.
 
@@ -35,7 +37,8 @@ async def rotate(
         key_id: Of the key that is replaced.
         grace_hours: How long it goes on; 0 for not at all.
         actor: Who does it, for the audit log.
-        random_bytes: A cryptographic source.
+        random_bytes: A cryptographic source; for a form, one that gives the same each time.
+        form: The page's form that asks for it, acted on once; None for a call of the API.
 
     Raises:
         KeyConflict: The key is declared in the configuration file, or void.
@@ -43,20 +46,27 @@ async def rotate(
     """
     now_us = service.clock.wall_us()
     made = await calls.list_keys()
-    old = _rotatable(key_id, made, service.directory.record(key_id), now_us)
     key = make_key("live", random_bytes)
-    successor = succeed(
-        old,
-        key_id=key.key_id,
-        digest=service.hash_token(key.text.encode("ascii")),
-        known=[*(one.record for one in made), *service.directory.records],
-        budgets=await calls.budget_reports(),
-    )
-    record = successor.record
-    creation = KeyCreation(record=record, actor=actor, owner=successor.owner)
-    await _create(calls, creation, successor.budgets)
+    before = made_before(key.key_id, made, now_us)
+    if before is None:
+        old = _rotatable(key_id, made, service.directory.record(key_id), now_us)
+        successor = succeed(
+            old,
+            key_id=key.key_id,
+            digest=service.hash_token(key.text.encode("ascii")),
+            known=[*(one.record for one in made), *service.directory.records],
+            budgets=await calls.budget_reports(),
+        )
+        record = successor.record
+        creation = KeyCreation(record=record, actor=actor, owner=successor.owner, form=form)
+        await _create(calls, creation, successor.budgets)
+    else:
+        record = before.record
+        # Refused where the form asked for something else when it was sent before.
+        await calls.create_key(KeyCreation(record=record, actor=actor, form=form))
     until_us = now_us + grace_hours * HOUR_US
     try:
+        # A key that ends by then already, as after a form that was sent twice, stays as it is.
         await calls.revoke_key(KeyRevocation(key_id=key_id, actor=actor, at_us=until_us))
     except errors.GatewayError:
         # Nobody has seen the successor, and nobody will.
@@ -84,9 +94,26 @@ async def _create(
             done.append(change)
         await calls.create_key(creation)
     except errors.GatewayError:
-        for change in done:
-            await calls.change_budget(msgspec.structs.replace(change, budget=None))
+        if not any(one.record.key_id == creation.record.key_id for one in await calls.list_keys()):
+            for change in done:
+                await calls.change_budget(msgspec.structs.replace(change, budget=None))
         raise
+
+
+def made_before(key_id: str, made: Sequence[StoredKey], now_us: int) -> StoredKey | None:
+    """The key that a form made when it was sent before, None when it was not.
+
+    Raises:
+        KeyConflict: It is void by now.
+    """
+    found = next((one for one in made if one.record.key_id == key_id), None)
+    if found is not None and is_void(found.record, now_us):
+        raise errors.KeyConflict(
+            "this form was sent before, and the key that it made is void by now;"
+            " open the page again",
+            param="key_id",
+        )
+    return found
 
 
 def _rotatable(

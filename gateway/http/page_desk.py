@@ -12,7 +12,7 @@ from gateway import errors
 from gateway.access.restriction import Restriction
 from gateway.access.roles import Viewer
 from gateway.budgets.messages import BudgetReport
-from gateway.dashboard.desk import KeyShown, NewKeyShown
+from gateway.dashboard.desk import KeyShown, NewKeyShown, PageForm
 from gateway.http.admin import AdminApi
 from gateway.http.admin_budgets import BudgetApi
 from gateway.http.admin_models import KeyView, NewKeyBody, RotationBody
@@ -42,33 +42,52 @@ class PageDesk:
         return await self.budget_api.reports(within)
 
     async def set_budget(
-        self, name: str, order: Mapping[str, object], within: Restriction, viewer: Viewer
+        self,
+        name: str,
+        order: Mapping[str, object],
+        within: Restriction,
+        viewer: Viewer,
+        form: PageForm,
+        *,
+        is_new: bool,
     ) -> None:
         """Set a budget; every worker goes by it when this returns."""
         body = _checked(BudgetOrder, order)
-        await self.budget_api.put_budget(_name(name), body, within, viewer)
+        await self.budget_api.put(_name(name), body, within, viewer, form=form.sent, is_new=is_new)
 
-    async def remove_budget(self, name: str, within: Restriction, viewer: Viewer) -> None:
+    async def remove_budget(
+        self, name: str, within: Restriction, viewer: Viewer, form: PageForm
+    ) -> None:
         """Take a budget away; no worker goes by it when this returns."""
-        await self.budget_api.delete_budget(_name(name), within, viewer)
+        await self.budget_api.delete(_name(name), within, viewer, form=form.sent)
 
     async def keys(self, within: Restriction) -> Sequence[KeyShown]:
         """Every key that may be seen."""
         return [_key(one) for one in (await self.admin.list_keys(within)).keys]
 
     async def make_key(
-        self, order: Mapping[str, object], within: Restriction, viewer: Viewer
+        self, order: Mapping[str, object], within: Restriction, viewer: Viewer, form: PageForm
     ) -> NewKeyShown:
         """Make a key; every worker takes it when this returns."""
-        made = await self.admin.create_key(_checked(NewKeyBody, order), within, viewer)
+        body = _checked(NewKeyBody, order)
+        made = await self.admin.make_key(
+            body, within, viewer, random_bytes=form.random_bytes, form=form.sent
+        )
         return NewKeyShown(key=made.key, name=made.name)
 
     async def rotate_key(
-        self, key_id: str, order: Mapping[str, object], within: Restriction, viewer: Viewer
+        self,
+        key_id: str,
+        order: Mapping[str, object],
+        within: Restriction,
+        viewer: Viewer,
+        form: PageForm,
     ) -> NewKeyShown:
         """Make a key's successor."""
         body = _checked(RotationBody, order)
-        made = await self.admin.rotate_key(key_id[:128], body, within, viewer)
+        made = await self.admin.replace_key(
+            key_id[:128], body, within, viewer, random_bytes=form.random_bytes, form=form.sent
+        )
         return NewKeyShown(key=made.key, name=made.name)
 
     async def revoke_key(self, key_id: str, within: Restriction, viewer: Viewer) -> None:

@@ -31,6 +31,7 @@ from gateway.ledger.audit import append_audit
 from gateway.ledger.budget_buckets import SQLITE_PICO_USD_MAX, StoredBudget, lock_rules
 from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.errors import BudgetConflict, BudgetTooLarge, UnknownBudget
+from gateway.ledger.forms import once
 
 _CONFIGURATION = "configuration"
 """Who declares the budgets of the file, in the audit log."""
@@ -98,13 +99,29 @@ def change(connection: sa.Connection, wanted: BudgetChange, *, now_us: int) -> B
     """Set a budget, or take it away.
 
     Raises:
-        BudgetConflict: The configuration file declares one of that name.
+        BudgetConflict: The configuration file declares one of that name, or a new one was wanted.
         BudgetTooLarge: The database cannot hold such a limit.
         UnknownBudget: There is none to take away.
+        BadQuery: The form asked for something else when it was sent before.
     """
     lock_rules(connection, is_exclusive=True)
+
+    def act() -> str:
+        _change(connection, wanted, now_us=now_us)
+        return wanted.name
+
+    once(connection, wanted.form, act, actor=wanted.actor, now_us=now_us)
+    return load_rules(connection)
+
+
+def _change(connection: sa.Connection, wanted: BudgetChange, *, now_us: int) -> None:
     known = {budget.rule.name: budget for budget in load_budgets(connection).values()}
     before = known.get(wanted.name)
+    if before is not None and wanted.is_new:
+        raise BudgetConflict(
+            f"there is a budget {wanted.name!r} already; change it in its row, or choose another"
+            " name"
+        )
     if before is not None and before.source == BudgetSource.FILE:
         raise BudgetConflict(
             f"the budget {wanted.name!r} is declared in the configuration file; change it there"
@@ -124,7 +141,6 @@ def change(connection: sa.Connection, wanted: BudgetChange, *, now_us: int) -> B
         raise UnknownBudget(
             f"no budget is called {wanted.name!r}; `fareway budgets list` shows them"
         )
-    return load_rules(connection)
 
 
 def load_reports(connection: sa.Connection, *, now_us: int) -> tuple[BudgetReport, ...]:

@@ -27,6 +27,7 @@ from gateway.access.people import (
 from gateway.access.roles import Grant, Role, grants_fault
 from gateway.ledger.audit import append_audit
 from gateway.ledger.errors import BadPerson, PersonConflict, UnknownPerson
+from gateway.ledger.forms import once
 from gateway.ledger.people_tables import login_code, membership, principal, web_session
 
 SET_UP = "set_up"
@@ -66,10 +67,17 @@ def create_person(
     Raises:
         BadPerson: The login name, the name or a role cannot be taken.
         PersonConflict: Somebody has the login name.
+        BadQuery: The form asked for somebody else when it was sent before.
     """
-    _insert_local(connection, order, person_id=person_id, now_us=now_us, password_hash=None)
-    put_code(connection, order.code, purpose=PASSWORD, person_id=person_id, now_us=now_us)
-    return _told(connection, person_id)
+
+    def act() -> str:
+        _insert_local(connection, order, person_id=person_id, now_us=now_us, password_hash=None)
+        put_code(connection, order.code, purpose=PASSWORD, person_id=person_id, now_us=now_us)
+        return person_id
+
+    return load_person(
+        connection, once(connection, order.form, act, actor=order.actor, now_us=now_us)
+    )
 
 
 def create_first(
@@ -91,7 +99,7 @@ def create_first(
     _insert_local(
         connection, order, person_id=person_id, now_us=now_us, password_hash=password_hash
     )
-    return _told(connection, person_id)
+    return load_person(connection, person_id)
 
 
 def change_person(connection: sa.Connection, change: PersonChange, *, now_us: int) -> Person:
@@ -100,7 +108,18 @@ def change_person(connection: sa.Connection, change: PersonChange, *, now_us: in
     Raises:
         BadPerson: A role cannot be taken, or it is the identity provider's to say.
         UnknownPerson: There is nobody of that id or login name.
+        BadQuery: The form asked for something else when it was sent before.
     """
+
+    def act() -> str:
+        return _change(connection, change, now_us=now_us)
+
+    return load_person(
+        connection, once(connection, change.form, act, actor=change.actor, now_us=now_us)
+    )
+
+
+def _change(connection: sa.Connection, change: PersonChange, *, now_us: int) -> str:
     stored = find_person(connection, change.person)
     if stored is None:
         raise UnknownPerson(
@@ -127,7 +146,7 @@ def change_person(connection: sa.Connection, change: PersonChange, *, now_us: in
         )
         _audit(connection, person, "person.reset_password", actor=change.actor, now_us=now_us)
     end_sessions(connection, person.person_id)
-    return _told(connection, person.person_id)
+    return person.person_id
 
 
 def take_oidc_person(
@@ -153,7 +172,7 @@ def take_oidc_person(
                 created_at_us=now_us,
             )
         )
-        person = _told(connection, person_id)
+        person = load_person(connection, person_id)
         _audit(connection, person, "person.create", actor="identity-provider", now_us=now_us)
     else:
         person = found.person
@@ -162,7 +181,7 @@ def take_oidc_person(
     if set(login.grants) != set(person.grants):
         _put_grants(connection, person, login.grants, actor="identity-provider", now_us=now_us)
         end_sessions(connection, person.person_id)
-    return _told(connection, person.person_id)
+    return load_person(connection, person.person_id)
 
 
 def note_login(connection: sa.Connection, person_id: str, *, now_us: int) -> None:
@@ -261,7 +280,7 @@ def _insert_local(
             )
     except IntegrityError as error:
         raise PersonConflict(f"somebody has the login name {order.login!r} already") from error
-    person = _told(connection, person_id)
+    person = load_person(connection, person_id)
     _audit(connection, person, "person.create", actor=order.actor, now_us=now_us)
     _put_grants(connection, person, order.grants, actor=order.actor, now_us=now_us)
 
@@ -327,7 +346,8 @@ def _fitting(name: str) -> str:
     return "".join(c for c in name if c.isprintable())[:128].strip()
 
 
-def _told(connection: sa.Connection, person_id: str) -> Person:
+def load_person(connection: sa.Connection, person_id: str) -> Person:
+    """Somebody who is there, by id: people are never deleted."""
     (stored,) = _read(connection, principal.c.id == person_id)
     return stored.person
 

@@ -44,7 +44,8 @@ from gateway.access.people import (
 from gateway.access.throttle import LoginThrottle
 from gateway.auth.keys import RandomBytes
 from gateway.clock import Clock
-from gateway.ledger import people, web_sessions
+from gateway.forms import FormSent
+from gateway.ledger import forms, people, web_sessions
 from gateway.ledger.audit import append_audit, read_audit, verify_audit
 from gateway.ledger.errors import BadPerson
 from gateway.ledger.login_audit import FailureLog, audit_failure, audit_login, audit_password
@@ -271,6 +272,9 @@ class PeopleDesk:
         Raises:
             BadPerson: The code is void, or the password, login name or name cannot be taken.
         """
+        done = await self.read(lambda connection: forms.earlier(connection, use.form))
+        if done is not None:
+            return await self.read(lambda connection: people.load_person(connection, done))
         wait_s = self._throttle.begin("", use.caller.address, "")
         if wait_s > 0:
             raise BadPerson(f"too many attempts from this address: wait {math.ceil(wait_s)} s")
@@ -284,10 +288,10 @@ class PeopleDesk:
             raise BadPerson(f"too many logins at once: try again in {BUSY_WAIT_S} s")
         person_id, now_us = self._new_id(), self.clock.wall_us()
 
-        def set_password(connection: sa.Connection) -> Person:
+        def set_password(connection: sa.Connection) -> str:
             owner = web_sessions.take_code(connection, use.code, now_us=now_us)
             if not owner:
-                return people.create_first(
+                first = people.create_first(
                     connection,
                     login=use.login,
                     name=use.name,
@@ -295,14 +299,25 @@ class PeopleDesk:
                     person_id=person_id,
                     now_us=now_us,
                 )
+                return first.person_id
             people.set_password(connection, owner, kept)
             people.end_sessions(connection, owner)
             audit_password(connection, owner, use.caller, now_us=now_us)
-            stored = people.find_person(connection, owner)
-            assert stored is not None, "the code is of somebody"
-            return stored.person
+            return owner
 
-        return await self.write(set_password)
+        owner = await self._once(use.form, set_password, "one-time code")
+        return await self.read(lambda connection: people.load_person(connection, owner))
+
+    async def _once(
+        self, form: FormSent | None, act: Callable[[sa.Connection], str], actor: str
+    ) -> str:
+        """Act in a transaction, unless the form did so before; what it acted on."""
+        now_us = self.clock.wall_us()
+        return await self.write(
+            lambda connection: forms.once(
+                connection, form, lambda: act(connection), actor=actor, now_us=now_us
+            )
+        )
 
     async def change_password(self, change: PasswordChange) -> LoginAnswer:
         """Set another password for whoever is logged in; all their other sessions end.
@@ -320,6 +335,8 @@ class PeopleDesk:
             raise BadPerson("only people who log in with a password can change it")
         if fault := password_fault(change.new, login=person.login):
             raise BadPerson(fault)
+        if await self.read(lambda connection: forms.earlier(connection, change.form)):
+            return LoginAnswer()
         account = f"session of {person.person_id}"
         wait_s = self._throttle.begin(account, caller.address, "")
         if wait_s > 0:
@@ -343,16 +360,17 @@ class PeopleDesk:
             return LoginAnswer(refusal="wrong")
         before = kept_before or ""  # never empty where the old password was right
 
-        def set_password(connection: sa.Connection) -> bool:
+        def set_password(connection: sa.Connection) -> str:
             if not people.replace_password(
                 connection, person.person_id, before=before, password_hash=kept
             ):
-                return False
+                return ""
             web_sessions.end_others(connection, change.session, person.person_id)
             audit_password(connection, person.person_id, caller, now_us=now_us)
-            return True
+            return person.person_id
 
-        if not await self.write(set_password):  # reset while the old one was being checked
+        # Nobody's where it was reset while the old one was being checked.
+        if not await self._once(change.form, set_password, f"person:{person.person_id}"):
             return LoginAnswer(refusal="wrong")
         self._throttle.succeed(account, caller.address, "")
         return LoginAnswer()

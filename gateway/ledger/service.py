@@ -29,12 +29,14 @@ from gateway.budgets.messages import (
     LeaseWriteOff,
 )
 from gateway.clock import Clock, uuid7_maker
+from gateway.forms import FormSent
 from gateway.ledger import attempts, budgets, expired_leases, keys, migrate, partitions, rebuild
 from gateway.ledger.alert_sender import AlertSender
 from gateway.ledger.attempt_views import Attempt, AttemptPage, AttemptQuery, RequestQuery
 from gateway.ledger.database import BUSY_S, is_postgresql, reading_engine, write, writing_engine
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.faults import explaining
+from gateway.ledger.forms import once
 from gateway.ledger.lease_desk import LeaseDesk
 from gateway.ledger.loader import Loader
 from gateway.ledger.news import News
@@ -241,16 +243,24 @@ class LedgerService:
         stats.pool_grants, stats.pool_fault = self._leases.pool_grants, self._leases.pool_fault
         return stats
 
-    async def create_key(self, record: KeyRecord, *, actor: str, owner: str = "") -> int:
+    async def create_key(
+        self, record: KeyRecord, *, actor: str, owner: str = "", form: FormSent | None = None
+    ) -> int:
         """Add a key; returns the new revision of the key directory.
 
         Raises:
             KeyConflict: The id exists, or the team has a key of that name in use.
+            BadQuery: The form asked for another key when it was sent before.
         """
 
         def create(connection: sa.Connection) -> int:
             now_us = self._clock.wall_us()
-            keys.create_key(connection, record, actor=actor, owner=owner, now_us=now_us)
+
+            def act() -> str:
+                keys.create_key(connection, record, actor=actor, owner=owner, now_us=now_us)
+                return record.key_id
+
+            once(connection, form, act, actor=actor, now_us=now_us)
             return keys.load_all_keys(connection)[0]
 
         return await self._write(create)

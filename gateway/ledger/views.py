@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from gateway.auth.directory import KeyRecord
+from gateway.forms import FormSent
 
 
 class GroupBy(StrEnum):
@@ -327,11 +328,13 @@ class KeyCreation(msgspec.Struct, frozen=True, kw_only=True):
         record: The key.
         actor: Who does it, for the audit log.
         owner: The person whose own key it is, empty for nobody.
+        form: The page's form that asks for it, which is acted on once.
     """
 
     record: KeyRecord
     actor: str
     owner: str = ""
+    form: FormSent | None = None
 
 
 class KeyRevocation(msgspec.Struct, frozen=True, kw_only=True):

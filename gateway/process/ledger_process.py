@@ -262,7 +262,7 @@ class LedgerProcess:
 
     async def _create_key(self, creation: KeyCreation) -> list[KeyRecord]:
         await self._started().create_key(
-            creation.record, actor=creation.actor, owner=creation.owner
+            creation.record, actor=creation.actor, owner=creation.owner, form=creation.form
         )
         return await self._records()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 
 import httpx
 import pytest
@@ -44,7 +45,7 @@ async def test_the_account_page_changes_the_password_and_ends_other_sessions(tmp
                 (PASSWORD, new, "else", 422, "not the same"),
                 (PASSWORD, new, new, 200, "is changed"),
             ):
-                data = {"token": page.fields["token"], "old": old, "new": first, "again": second}
+                data = {**page.fields, "old": old, "new": first, "again": second}
                 answer = await client.post("/ui/account/password", data=data, headers=SAME)
                 assert answer.status_code == status, answer.text
                 assert said in answer.text
@@ -117,6 +118,9 @@ async def test_the_audit_log_has_every_change_and_login_and_no_secret(tmp_path) 
                 await client.post("/ui/set-password", data=data, headers=SAME)
             ).status_code == 303
             again = await client.post("/ui/set-password", data=data, headers=SAME)
+            assert again.headers["location"] == "/ui/login?done=password", "it was sent twice"
+            other = {**data, "once": "0" * 32}
+            again = await client.post("/ui/set-password", data=other, headers=SAME)
             assert "was used or is too old" in again.text
             assert (await log_in(client, "anna")).status_code == 303
             lines = (await client.get("/admin/v1/audit?limit=100")).json()["lines"]
@@ -144,7 +148,7 @@ async def test_the_users_page_adds_changes_and_resets(tmp_path) -> None:
             token = PageReader((await client.get("/ui/users")).text).fields["token"]
 
             async def post(path: str, **fields: str) -> httpx.Response:
-                data = {"token": token, **fields}
+                data = {"token": token, "once": secrets.token_hex(16), **fields}
                 return await client.post(path, data=data, headers=SAME)
 
             added = await post("/ui/users", login="olga", name="Olga", roles="team_owner@payments")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,7 @@ from gateway.clock import Clock, from_microseconds
 from gateway.dashboard.figures import clock_time
 from gateway.dashboard.finance import periods
 from gateway.dashboard.finance.periods import Month
-from gateway.dashboard.shell import PATH, Shell, to
+from gateway.dashboard.shell import FORM_NUMBER, PATH, Shell, to
 from gateway.errors import CallerFault, LedgerUnavailable
 from gateway.finance.form_messages import Done, Once, ShowForm
 from gateway.finance.journal_messages import JournalPosting
@@ -44,7 +43,6 @@ TABS = (
     (UNATTRIBUTED_PATH, "Unattributed and estimated"),
     (ACTS_PATH, "Acts"),
 )
-_FORM_TOKEN = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _WORD_OF_ACTOR = {"admin-key": "the administrator's key"}
 
 
@@ -146,7 +144,7 @@ class Books:
     async def earlier(self, request: Request, form: Mapping[str, str]) -> Done | None:
         """What became of a form that was sent before, None for a new one."""
         number = form.get("once", "")
-        if not _FORM_TOKEN.fullmatch(number):
+        if not FORM_NUMBER.fullmatch(number):
             return None
         query = ShowForm(actor=self.actor(request), form=number)
         found = await self.calls.finance(query)
@@ -189,12 +187,7 @@ class Books:
             if following.window.start_us <= now_us
             else "",
             "can_change": self.can_change(request),
-            "once": self.new_token(),
         }
-
-    def new_token(self) -> str:
-        """The number of a form that is about to be shown."""
-        return self.shell.sessions.random_bytes(16).hex()
 
     def bad_address(self, request: Request, here: str, message: str) -> Response:
         """Say that an address has no meaning."""
@@ -255,7 +248,7 @@ def form_number(form: Mapping[str, str]) -> str:
         FieldFaults: It has none of ours.
     """
     number = form.get("once", "")
-    if not _FORM_TOKEN.fullmatch(number):
+    if not FORM_NUMBER.fullmatch(number):
         raise FieldFaults({"": "this form is not complete; open the page again"})
     return number
 
