@@ -9,6 +9,7 @@ from pydantic import Field
 from gateway.settings.alerts import AlertSettings
 from gateway.settings.budgets import OrganisationSettings
 from gateway.settings.credentials import AdminSettings, SecretsSettings
+from gateway.settings.egress import EgressSettings
 from gateway.settings.finance import FinanceSettings
 from gateway.settings.login import LoginSettings
 from gateway.settings.models import ModelSettings
@@ -50,6 +51,8 @@ class Settings(Section):
     """Teams by name."""
     privacy: PrivacySettings = Field(default_factory=PrivacySettings)
     """Tags, floor, detectors and sinks."""
+    egress: EgressSettings = Field(default_factory=EgressSettings)
+    """Where the service's processes may connect to."""
     routing: RoutingSettings = Field(default_factory=RoutingSettings)
     """How a deployment is chosen and how often it is tried."""
     login: LoginSettings = Field(default_factory=LoginSettings)

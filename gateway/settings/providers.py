@@ -48,6 +48,10 @@ class RemoteBase(ProviderBase, ConnectionSource):
     quota_group: Name | None = None
     """Name of the quota that its deployments, and those of other providers that name it, use up
     together; unset: each deployment has a quota of its own."""
+    resolves_to: Literal["public", "private", "any"] | None = None
+    """Where its name may lead: to the internet, into private networks, or both. Unset: a private
+    name that is claimed to be `self_hosted` without evidence and expiry into private networks, a
+    public name that is not claimed so to the internet, every other name anywhere."""
 
 
 class LocalModelSettings(Section):
