@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,13 +15,14 @@ from gateway.ledger import cost_tags, report_names, schema
 from gateway.ledger.cost_centres import CostCentreBook
 from gateway.ledger.grains import DAY_US
 from gateway.ledger.report_names import COLUMNS, Words
-from gateway.ledger.report_sources import Source, epoch_us
+from gateway.ledger.report_sources import Source
 from gateway.ledger.report_time import (
     HOUR_US,
     Calendar,
     Stretch,
     day_label,
     hour_label,
+    offset_us,
     period_label,
     stretches,
 )
@@ -36,16 +38,19 @@ class Dimension:
     Attributes:
         name: As in the query.
         width: How many numbers say its value.
-        columns: The expressions that give them, made for a table of a source.
+        columns: The expressions that give them, made for a table of a source and the instant at
+            which a row counts, in microseconds.
         words: From all numbers that occur to what each of them is called.
         needs: The column that not every source has, None for none.
+        at: The numbers of an instant, of a time that is cut out of days; None of anything else.
     """
 
     name: str
     width: int
-    columns: Callable[[sa.FromClause], Sequence[sa.ColumnElement[int]]]
+    columns: Callable[[sa.FromClause, sa.ColumnElement[int]], Sequence[sa.ColumnElement[int]]]
     words: Callable[[sa.Connection, Collection[Numbers]], Mapping[Numbers, Words]]
     needs: str | None = None
+    at: Callable[[int], Numbers] | None = None
 
     def is_in(self, source: Source) -> bool:
         """Whether a source can tell it."""
@@ -65,7 +70,7 @@ def plain(by: GroupBy) -> Dimension:
         return {(number,): word(number) for (number,) in used}
 
     return Dimension(
-        name=by, width=1, columns=lambda table: [table.c[column]], words=words, needs=column
+        name=by, width=1, columns=lambda table, _at: [table.c[column]], words=words, needs=column
     )
 
 
@@ -80,7 +85,7 @@ def cost_tag(name: str, *, is_by_set: bool) -> Dimension:
     return Dimension(
         name=f"{COST_TAG}{name}",
         width=1,
-        columns=lambda table: [table.c[column]],
+        columns=lambda table, _at: [table.c[column]],
         words=partial(_values_by_set if is_by_set else _values_by_id, name),
         needs=column,
     )
@@ -98,7 +103,7 @@ def cost_centre(entries: Sequence[CostCentre]) -> Dimension:
     return Dimension(
         name=GroupBy.COST_CENTRE,
         width=2,
-        columns=lambda table: [table.c.team_id, table.c.project_id],
+        columns=lambda table, _at: [table.c.team_id, table.c.project_id],
         words=words,
     )
 
@@ -113,7 +118,11 @@ def time_dimension(unit: GroupBy, calendar: Calendar) -> Dimension:
     if unit is GroupBy.DAY:
         found = stretches(calendar.zone, calendar.from_us, calendar.to_us)
         return Dimension(
-            name=unit, width=1, columns=partial(_days, found), words=_named(_day_words)
+            name=unit,
+            width=1,
+            columns=partial(_days, found),
+            words=_named(_day_words),
+            at=lambda at_us: ((at_us + offset_us(found, at_us)) // DAY_US,),
         )
     boundaries = calendar.boundaries(unit)
     labels = [period_label(unit, first) for first in calendar.starts(unit)]
@@ -122,6 +131,7 @@ def time_dimension(unit: GroupBy, calendar: Calendar) -> Dimension:
         width=1,
         columns=partial(_periods, boundaries),
         words=_named(lambda numbers: labels[numbers[0]]),
+        at=lambda at_us: (bisect_right(boundaries, at_us),),
     )
 
 
@@ -139,28 +149,35 @@ def _day_words(numbers: Numbers) -> str:
     return day_label(numbers[0])
 
 
-def _periods(boundaries: Sequence[int], table: sa.FromClause) -> list[sa.ColumnElement[int]]:
+def _periods(
+    boundaries: Sequence[int], table: sa.FromClause, at_us: sa.ColumnElement[int]
+) -> list[sa.ColumnElement[int]]:
     if not boundaries:
         return [_constant(table, 0)]
-    return [_place(table.c.bucket_us, boundaries, 0, len(boundaries))]
+    return [_place(at_us, boundaries, 0, len(boundaries))]
 
 
-def _hours(found: Sequence[Stretch], table: sa.FromClause) -> list[sa.ColumnElement[int]]:
-    offset_us = _offset(found, table)
-    return [(epoch_us(table.c.bucket_us) + offset_us) // HOUR_US, offset_us]
+def _hours(
+    found: Sequence[Stretch], table: sa.FromClause, at_us: sa.ColumnElement[int]
+) -> list[sa.ColumnElement[int]]:
+    offset = _offset(found, table, at_us)
+    return [(at_us + offset) // HOUR_US, offset]
 
 
-def _days(found: Sequence[Stretch], table: sa.FromClause) -> list[sa.ColumnElement[int]]:
-    return [(epoch_us(table.c.bucket_us) + _offset(found, table)) // DAY_US]
+def _days(
+    found: Sequence[Stretch], table: sa.FromClause, at_us: sa.ColumnElement[int]
+) -> list[sa.ColumnElement[int]]:
+    return [(at_us + _offset(found, table, at_us)) // DAY_US]
 
 
-def _offset(found: Sequence[Stretch], table: sa.FromClause) -> sa.ColumnElement[int]:
-    """Local time less UTC of a row."""
+def _offset(
+    found: Sequence[Stretch], table: sa.FromClause, at_us: sa.ColumnElement[int]
+) -> sa.ColumnElement[int]:
+    """Local time less UTC of an instant."""
     if len(found) == 1:
         return _constant(table, found[0].offset_us)
     whens = [
-        (table.c.bucket_us < after.start_us, _number(one.offset_us))
-        for one, after in pairwise(found)
+        (at_us < _number(after.start_us), _number(one.offset_us)) for one, after in pairwise(found)
     ]
     return sa.case(*whens, else_=_number(found[-1].offset_us))
 
@@ -173,12 +190,14 @@ def _place(
         return _number(low)
     middle = (low + high) // 2
     return sa.case(
-        (at < boundaries[middle], _place(at, boundaries, low, middle)),
+        (at < _number(boundaries[middle]), _place(at, boundaries, low, middle)),
         else_=_place(at, boundaries, middle + 1, high),
     )
 
 
-def _zeros(width: int, table: sa.FromClause) -> list[sa.ColumnElement[int]]:
+def _zeros(
+    width: int, table: sa.FromClause, _at: sa.ColumnElement[int]
+) -> list[sa.ColumnElement[int]]:
     return [_constant(table, 0)] * width
 
 

@@ -7,7 +7,7 @@ roll-ups, go through the same addition.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -17,12 +17,12 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from gateway.ledger import schema
-from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES, PicoTotal
+from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES, InstantUs, PicoTotal
+from gateway.ledger.dialects import is_postgresql
 from gateway.ledger.errors import BadQuery
-from gateway.ledger.grains import DAY_US, QUARTER_US
 from gateway.ledger.price_label import NOMINAL
 from gateway.ledger.records import AttemptStatus
-from gateway.ledger.report_time import MovedQuarters
+from gateway.ledger.report_time import Cuts, Piece
 from gateway.ledger.roll_ups import SUM_COLUMNS
 from pricing.usage import Quality
 
@@ -37,6 +37,8 @@ ADDED = (
 )
 """What `add_up` gives per group, in this order."""
 _LOW_BITS = 32
+_PIECES_MAX = 1_000
+"""In one question; each has three parameters, of which a statement has 32,767 at most."""
 _CERTAIN = (QUALITY_CODES[Quality.EXACT], QUALITY_CODES[Quality.PROVIDER_COST])
 
 
@@ -140,20 +142,17 @@ def _one_if(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
 
 
 class Part(NamedTuple):
-    """What is read of one table.
+    """What is read of one table at once.
 
     Attributes:
         table: Of a `Source`.
         conditions: Its rows.
-        is_whole: Whether they are UTC days; of local days, those of their dates.
-        is_moved: Whether they belong to the local day that they lie in, and are also in the UTC
-            day of another one.
+        is_whole: Whether they are UTC days, which count where their noon is.
     """
 
     table: sa.FromClause
     conditions: list[sa.ColumnElement[bool]]
     is_whole: bool = False
-    is_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,54 +162,36 @@ class TimeRange:
     Attributes:
         from_us: First instant, None for the beginning.
         to_us: First instant after the last, None for no end.
-        split_days: UTC days, by their first instants, that are read by quarter-hours, all others
-            whole; None reads quarter-hours throughout.
-        moved: How local days are made of UTC days, where they are.
+        cuts: How it is made of UTC days and pieces of days; None reads quarter-hours throughout.
     """
 
     from_us: int | None
     to_us: int | None
-    split_days: Sequence[int] | None
-    moved: MovedQuarters | None = None
+    cuts: Cuts | None
 
     def parts(self, source: Source) -> list[Part]:
-        """The tables to read and what of each."""
-        if source.coarse is not None and self.moved is not None:
-            quarters = source.fine.c.bucket_us.in_(list(self.moved.quarters_us))
-            added = self._parts(source, source.coarse, self.moved.split_days)
-            return [*added, Part(source.fine, [quarters], is_moved=True)]
-        if self.split_days is None or source.coarse is None:
-            return [Part(source.fine, self._bounds(source.fine))]
-        return self._parts(source, source.coarse, self.split_days)
+        """The tables to read and what of each, apart from the pieces."""
+        if self.cuts is None or source.coarse is None:
+            return [Part(source.fine, _within(source.fine, self.from_us, self.to_us))]
+        if not self.cuts.has_days():
+            return []
+        days = _within(source.coarse, self.cuts.first_us, self.cuts.last_us)
+        return [Part(source.coarse, days, is_whole=True)]
 
-    def _parts(
-        self, source: Source, coarse: sa.FromClause, split_days: Sequence[int]
-    ) -> list[Part]:
-        days = coarse.c.bucket_us
-        # The day that the range begins in is one of the split ones, unless it is in it whole.
-        whole = [*self._bounds(coarse), days.not_in(list(split_days))]
-        parts = [Part(coarse, whole, is_whole=True)]
-        if split_days:
-            quarters = [
-                quarter_us
-                for day_us in split_days
-                for quarter_us in range(day_us, day_us + DAY_US, QUARTER_US)
-                if self._has(quarter_us)
-            ]
-            parts.append(Part(source.fine, [source.fine.c.bucket_us.in_(quarters)]))
-        return parts
+    def pieces(self, source: Source) -> Sequence[Piece]:
+        """What is read of the finer table beside, each on its own."""
+        return () if self.cuts is None or source.coarse is None else self.cuts.pieces
 
-    def _has(self, at_us: int) -> bool:
-        is_begun = self.from_us is None or at_us >= self.from_us
-        return is_begun and (self.to_us is None or at_us < self.to_us)
 
-    def _bounds(self, table: sa.FromClause) -> list[sa.ColumnElement[bool]]:
-        bounds: list[sa.ColumnElement[bool]] = []
-        if self.from_us is not None:
-            bounds.append(table.c.bucket_us >= self.from_us)
-        if self.to_us is not None:
-            bounds.append(table.c.bucket_us < self.to_us)
-        return bounds
+def _within(
+    table: sa.FromClause, from_us: int | None, to_us: int | None
+) -> list[sa.ColumnElement[bool]]:
+    bounds: list[sa.ColumnElement[bool]] = []
+    if from_us is not None:
+        bounds.append(table.c.bucket_us >= from_us)
+    if to_us is not None:
+        bounds.append(table.c.bucket_us < to_us)
+    return bounds
 
 
 Added = dict[tuple[int, ...], list[int]]
@@ -241,11 +222,90 @@ def add_up(
     width = len(grouping)
     for values in found:
         add_to(into, tuple(map(int, values[:width])), list(map(int, values[width:])))
-    if len(into) > ROWS_MAX:
+    check_size(into)
+
+
+def check_size(added: Added) -> None:
+    """Raise `BadQuery` when there are more than `ROWS_MAX` groups."""
+    if len(added) > ROWS_MAX:
         raise BadQuery(
             f"the report would have more than {ROWS_MAX:,} rows; ask for a shorter time, or by"
             " fewer things"
         )
+
+
+def add_up_pieces(
+    connection: sa.Connection,
+    table: sa.FromClause,
+    pieces: Sequence[Piece],
+    grouping: Sequence[sa.ColumnElement[int]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+) -> Iterator[tuple[Piece, tuple[int, ...], list[int]]]:
+    """Add up each of some pieces of days on its own, like `add_up`.
+
+    Each is a range of the primary key. One list of all their quarter-hours would be a scan of the
+    whole table to PostgreSQL, and what part of a group a row is in would be sorted by SQLite.
+
+    Args:
+        connection: In a transaction.
+        table: By quarter-hour.
+        pieces: Which of its times.
+        grouping: What each group has in common within a piece; nothing for one group.
+        conditions: What else is added up.
+
+    Yields:
+        Piece, values of the grouping, sums.
+    """
+    width = len(grouping)
+    read = _rows_at_once if is_postgresql(connection) else _rows_one_by_one
+    for start in range(0, len(pieces), _PIECES_MAX):
+        some = pieces[start : start + _PIECES_MAX]
+        for n, row in read(connection, table, some, grouping, conditions):
+            # Without a grouping there is a row, of nulls, of a piece that holds nothing, too.
+            if any(sums := [int(one or 0) for one in row[width:]]):
+                yield some[n], tuple(map(int, row[:width])), sums
+
+
+_Row = Sequence[int]
+
+
+def _rows_one_by_one(
+    connection: sa.Connection,
+    table: sa.FromClause,
+    pieces: Sequence[Piece],
+    grouping: Sequence[sa.ColumnElement[int]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+) -> Iterator[tuple[int, _Row]]:
+    """The place of each piece with its rows as `exact_sums` has them, in one question for each."""
+    columns = list(_added_columns(table).values())
+    for n, piece in enumerate(pieces):
+        within = [*conditions, *_within(table, piece.from_us, piece.to_us)]
+        for row in exact_sums(connection, grouping, columns, within, rows_max=ROWS_MAX + 1):
+            yield n, row
+
+
+def _rows_at_once(
+    connection: sa.Connection,
+    table: sa.FromClause,
+    pieces: Sequence[Piece],
+    grouping: Sequence[sa.ColumnElement[int]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+) -> Iterator[tuple[int, _Row]]:
+    """The same in one question for all of them, to PostgreSQL."""
+    piece = sa.values(
+        sa.column("n", sa.Integer),
+        sa.column("from_us", InstantUs()),
+        sa.column("to_us", InstantUs()),
+        name="piece",
+    ).data([(n, one.from_us, one.to_us) for n, one in enumerate(pieces)])
+    at, columns = table.c.bucket_us, list(_added_columns(table).values())
+    within = [*conditions, at >= piece.c.from_us, at < piece.c.to_us]
+    sums = _selected(grouping, columns, within, is_split=False).lateral("sums")
+    statement = cast("sa.Select[tuple[object]]", sa.select(piece.c.n, *sums.c))
+    statement = statement.select_from(piece.join(sums, sa.true())).limit(ROWS_MAX + 1)
+    for row in connection.execute(statement).all():
+        n, *values = cast("_Row", row)
+        yield n, values
 
 
 def add_to(into: Added, group: tuple[int, ...], sums: list[int], *, sign: int = 1) -> None:
@@ -283,14 +343,24 @@ def _rows(
     *,
     is_split: bool,
 ) -> Sequence[Sequence[int]]:
+    statement = _selected(grouping, columns, conditions, is_split=is_split).limit(rows_max)
+    rows = cast("Sequence[Sequence[int]]", connection.execute(statement).all())
+    return [_joined(row, len(grouping)) for row in rows] if is_split else rows
+
+
+def _selected(
+    grouping: Sequence[sa.ColumnElement[int]],
+    columns: Sequence[sa.ColumnElement[Any]],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    *,
+    is_split: bool,
+) -> sa.Select[tuple[object]]:
     labels = [column.label(f"g{index}") for index, column in enumerate(grouping)]
     sums: list[sa.ColumnElement[Any]] = []
     for column in columns:
         sums += _halves(column) if is_split else [sa.func.sum(column)]
     statement = cast("sa.Select[tuple[object]]", sa.select(*labels, *sums))
-    statement = statement.where(*conditions).group_by(*labels).limit(rows_max)
-    rows = cast("Sequence[Sequence[int]]", connection.execute(statement).all())
-    return [_joined(row, len(labels)) for row in rows] if is_split else rows
+    return statement.where(*conditions).group_by(*labels)
 
 
 def _added_columns(table: sa.FromClause) -> Mapping[str, sa.ColumnElement[Any]]:

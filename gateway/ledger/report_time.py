@@ -1,15 +1,18 @@
 """Days, months and years of a time zone, cut out of sums by quarter-hour and by UTC day.
 
 A quarter of an hour lies in one local hour of every zone in use, also where the clock changes by
-half an hour or a zone stands at +5:45. A UTC day may lie across a local midnight; it is used whole
-only where no boundary of the report falls inside it.
+half an hour or a zone stands at +5:45. A UTC day may lie across a local midnight; it is counted as
+a whole in the local day, month or year that its noon is in, and only what a boundary parts from its
+noon is read by quarter-hours and moved to where it belongs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from types import MappingProxyType
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -20,10 +23,7 @@ from gateway.ledger.grains import DAY_US, QUARTER_US
 from gateway.ledger.views import GroupBy
 
 HOUR_US = 3_600_000_000
-SPLIT_DAYS_MAX = 200
-"""UTC days that are read by quarter-hours one by one; more, and the whole range is."""
-MOVED_QUARTERS_MAX = 20_000
-"""Quarter-hours that are read one by one to make local days; a year has 19,000 at +13:00."""
+HALF_DAY_US = DAY_US // 2
 _EPOCH = date(1970, 1, 1)
 
 
@@ -89,11 +89,9 @@ def stretches(zone: ZoneInfo, from_us: int, to_us: int) -> list[Stretch]:
     return found
 
 
-def _moved(day_us: int, offset_us: int) -> range:
-    """Quarter-hours of a UTC day that do not lie in the local day of its date."""
-    if offset_us >= 0:
-        return range(day_us + DAY_US - offset_us, day_us + DAY_US, QUARTER_US)
-    return range(day_us, day_us - offset_us, QUARTER_US)
+def offset_us(found: Sequence[Stretch], at_us: int) -> int:
+    """Local time less UTC of an instant, by the stretches of its range."""
+    return found[max(bisect_right(found, at_us, key=lambda one: one.start_us) - 1, 0)].offset_us
 
 
 def _change_us(zone: ZoneInfo, before_us: int, after_us: int) -> int:
@@ -115,20 +113,79 @@ def _offset_us(at_us: int, zone: ZoneInfo) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MovedQuarters:
-    """How local days are made of UTC days: each local day takes over the UTC day of its date.
+class Piece:
+    """A part of a UTC day that lies in one unit of each kind; it is read by quarter-hours.
 
     Attributes:
-        quarters_us: Quarter-hours that lie in a neighbouring local day, by their first instants.
-        taken_from: Whose UTC day they lie in, as days from the local day that they belong to: -1
-            east of Greenwich, where they are the end of the day before, 1 west of it.
-        split_days: UTC days, by their first instants, that are read by quarter-hours throughout:
-            those that the range ends in, and those on which the offset changes.
+        from_us: Its first instant.
+        to_us: The first instant after it.
+        noon_us: Where it is counted already, as its whole day is; None where its day is not.
     """
 
-    quarters_us: Sequence[int]
-    taken_from: int
-    split_days: Sequence[int]
+    from_us: int
+    to_us: int
+    noon_us: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """How a range is made of whole UTC days, each counted where its noon is, and of few pieces.
+
+    Attributes:
+        first_us: The first instant of the first whole day; None from the beginning on.
+        last_us: The first instant after the last one; None for no end.
+        pieces: What the range has of the days that it ends in, and what a boundary parts from the
+            noon of its day.
+    """
+
+    first_us: int | None
+    last_us: int | None
+    pieces: Sequence[Piece]
+
+    def has_days(self) -> bool:
+        """Whether any UTC day lies in the range as a whole."""
+        return self.first_us is None or self.last_us is None or self.first_us < self.last_us
+
+
+def cut_range(from_us: int | None, to_us: int | None, boundaries: Iterable[int] = ()) -> Cuts:
+    """Cut a range of time.
+
+    Args:
+        from_us: Its first instant, None from the beginning on.
+        to_us: The first instant after it, None for no end.
+        boundaries: Instants inside it at which another unit begins.
+    """
+    first_us = None if from_us is None else from_us + -from_us % DAY_US
+    last_us = None if to_us is None else to_us - to_us % DAY_US
+    inside = sorted({cut_us for cut_us in boundaries if cut_us % DAY_US})
+    ends = [(from_us, first_us), (last_us, to_us)]
+    if first_us is not None and last_us is not None and first_us > last_us:
+        ends = [(from_us, to_us)]  # within one day
+    pieces = [
+        Piece(from_us=start_us, to_us=end_us, noon_us=None)
+        for one in ends
+        for start_us, end_us in _segments(*one, inside)
+    ]
+    for day_us in sorted({cut_us - cut_us % DAY_US for cut_us in inside}):
+        is_begun = first_us is None or first_us <= day_us
+        if is_begun and (last_us is None or day_us < last_us):
+            noon_us = day_us + HALF_DAY_US
+            pieces += [
+                Piece(from_us=start_us, to_us=end_us, noon_us=noon_us)
+                for start_us, end_us in _segments(day_us, day_us + DAY_US, inside)
+                if not start_us <= noon_us < end_us
+            ]
+    return Cuts(first_us=first_us, last_us=last_us, pieces=pieces)
+
+
+def _segments(
+    start_us: int | None, end_us: int | None, cuts: Sequence[int]
+) -> Iterable[tuple[int, int]]:
+    """A stretch of time from cut to cut; nothing of one that is empty or has no bounds."""
+    if start_us is None or end_us is None or start_us >= end_us:
+        return ()
+    within = cuts[bisect_right(cuts, start_us) : bisect_left(cuts, end_us)]
+    return pairwise((start_us, *within, end_us))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,45 +219,26 @@ class Calendar:
         """Instants at which another week, month or fiscal year begins within the range."""
         return [midnight_us(day, self.zone) for day in self.starts(unit)[1:]]
 
-    def split_days(self, units: Sequence[GroupBy]) -> list[int] | None:
-        """UTC days that are not used whole, by their first instants.
+    def cuts(self, units: Sequence[GroupBy]) -> Cuts | None:
+        """How to make the units of UTC days and as few quarter-hours as can be.
 
         Returns:
-            None where none should be: quarter-hours are read throughout.
+            None where that is no use: quarter-hours are read throughout.
         """
-        if GroupBy.HOUR in units or (GroupBy.DAY in units and not self._has_utc_days()):
+        if GroupBy.HOUR in units:
             return None
-        cuts = {self.from_us, self.to_us}
-        for unit in units:
-            cuts.update(self.boundaries(unit) if unit in _UNITS else ())
-        split = sorted({cut - cut % DAY_US for cut in cuts if cut % DAY_US})
-        days = (self.to_us - self.from_us) // DAY_US
-        return split if len(split) <= min(SPLIT_DAYS_MAX, days // 2) else None
+        boundaries = [cut_us for unit in units for cut_us in self._cuts(unit)]
+        return cut_range(self.from_us, self.to_us, boundaries)
 
-    def moved_quarters(self, units: Sequence[GroupBy]) -> MovedQuarters | None:
-        """How to make local days of UTC days and few quarter-hours, for reports by day alone.
-
-        Returns:
-            None where that is no use: days are UTC's, not all that is grouped by, or too many; or
-            the zone has been on both sides of Greenwich.
-        """
-        found = stretches(self.zone, self.from_us, self.to_us) if units == [GroupBy.DAY] else []
-        east = {one.offset_us > 0 for one in found if one.offset_us}
-        if len(east) != 1:
-            return None
-        ends = (self.from_us, self.to_us, *(one.start_us for one in found[1:]))
-        split = {end - end % DAY_US for end in ends if end % DAY_US}
-        first_us, last_us = self.from_us - self.from_us % DAY_US, self.to_us - 1
-        quarters: list[int] = []
-        for one, end_us in zip(found, (*(one.start_us for one in found[1:]), last_us), strict=True):
-            start_us = max(one.start_us - one.start_us % DAY_US, first_us)
-            for day_us in range(start_us, end_us, DAY_US):
-                if day_us not in split:
-                    quarters += _moved(day_us, one.offset_us)
-        if len(quarters) > MOVED_QUARTERS_MAX:
-            return None
-        taken_from = -1 if east == {True} else 1
-        return MovedQuarters(quarters_us=quarters, taken_from=taken_from, split_days=sorted(split))
+    def _cuts(self, unit: GroupBy) -> list[int]:
+        """Instants inside the range at which another unit begins."""
+        if unit is not GroupBy.DAY:
+            return self.boundaries(unit)
+        if self._has_utc_days():
+            return []
+        first = local_day(self.from_us, self.zone)
+        count = (local_day(self.to_us - 1, self.zone) - first).days
+        return [midnight_us(first + timedelta(days=n), self.zone) for n in range(1, count + 1)]
 
     def _has_utc_days(self) -> bool:
         found = stretches(self.zone, self.from_us, self.to_us)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from fractions import Fraction
-from itertools import product
+from itertools import islice, product
 from typing import TypeVar, cast
 
 import msgspec
@@ -38,10 +38,12 @@ from gateway.ledger.report_sources import (
     TimeRange,
     add_to,
     add_up,
+    add_up_pieces,
+    check_size,
     epoch_us,
     events,
 )
-from gateway.ledger.report_time import Calendar, zone_of
+from gateway.ledger.report_time import HALF_DAY_US, Calendar, Cuts, Piece, cut_range, zone_of
 from gateway.ledger.views import (
     AMOUNTS,
     COST_TAG,
@@ -213,14 +215,12 @@ class _Reading:
         self._asked = asked
         self._source = asked.source(connection)
         self._calendar = calendar
+        self._is_converted = asked.query.currency != USD
         hidden = [name for name in asked.filters if _is_known_in_words(name)]
         names = (*asked.columns, *(name for name in hidden if name not in asked.columns))
         self.dimensions = [self._dimension(name) for name in names]
         self._time = TimeRange(
-            from_us=asked.query.from_us,
-            to_us=asked.query.to_us,
-            split_days=self._split_days(),
-            moved=None if calendar is None else calendar.moved_quarters(asked.times),
+            from_us=asked.query.from_us, to_us=asked.query.to_us, cuts=self._cuts()
         )
 
     def words(self, added: Added) -> list[Mapping[tuple[int, ...], tuple[str, ...]]]:
@@ -277,32 +277,47 @@ class _Reading:
         added: Added = {}
         for part in self._time.parts(source):
             table = part.table
-            day = epoch_us(table.c.bucket_us) // DAY_US
-            is_by_date = part.is_whole and self._time.moved is not None
-            grouping = [
-                column
-                for one in dimensions
-                for column in ([day] if is_by_date and one.name in TIMES else one.columns(table))
-            ]
-            if self._asked.query.currency != USD:
-                grouping.append(day)
-            wanted = [*part.conditions, *conditions(table)]
-            if not part.is_moved:
-                add_up(self._connection, table, grouping, wanted, added)
-                continue
-            moved: Added = {}
-            add_up(self._connection, table, grouping, wanted, moved)
-            self._move(added, moved, dimensions)
+            at_us = epoch_us(table.c.bucket_us)
+            counted_us = at_us // DAY_US * DAY_US + HALF_DAY_US if part.is_whole else at_us
+            grouping = [column for one in dimensions for column in one.columns(table, counted_us)]
+            if self._is_converted:
+                grouping.append(at_us // DAY_US)
+            add_up(self._connection, table, grouping, [*part.conditions, *conditions(table)], added)
+        if pieces := self._time.pieces(source):
+            self._add_pieces(added, source.fine, pieces, dimensions, conditions(source.fine))
         return added
 
-    def _move(self, added: Added, moved: Added, dimensions: Sequence[Dimension]) -> None:
-        """Give quarter-hours to the local day that they lie in, out of the UTC day of another."""
-        assert self._time.moved is not None, "no part is moved without"
-        (place,) = (start for start, one in _starts(dimensions) if one.name in TIMES)
-        for key, sums in moved.items():
-            add_to(added, key, sums)
-            other = key[place] + self._time.moved.taken_from
-            add_to(added, (*key[:place], other, *key[place + 1 :]), sums, sign=-1)
+    def _add_pieces(
+        self,
+        added: Added,
+        table: sa.FromClause,
+        pieces: Sequence[Piece],
+        dimensions: Sequence[Dimension],
+        conditions: Conditions,
+    ) -> None:
+        """Count pieces of days where they are, and no longer where the noon of their day is."""
+        at_us = epoch_us(table.c.bucket_us)
+        grouping = [
+            column for one in dimensions if one.at is None for column in one.columns(table, at_us)
+        ]
+        found = add_up_pieces(self._connection, table, pieces, grouping, conditions)
+        for piece, group, sums in found:
+            add_to(added, self._key(group, dimensions, piece.from_us), sums)
+            if piece.noon_us is not None:
+                add_to(added, self._key(group, dimensions, piece.noon_us), sums, sign=-1)
+        check_size(added)
+
+    def _key(
+        self, group: tuple[int, ...], dimensions: Sequence[Dimension], at_us: int
+    ) -> tuple[int, ...]:
+        """The numbers of all dimensions at an instant, from those of what is no time."""
+        rest = iter(group)
+        key: list[int] = []
+        for one in dimensions:
+            key += islice(rest, one.width) if one.at is None else one.at(at_us)
+        if self._is_converted:
+            key.append(at_us // DAY_US)
+        return tuple(key)
 
     def _dimension(self, name: str) -> Dimension:
         if name in TIMES:
@@ -314,13 +329,10 @@ class _Reading:
             return cost_tag(name.removeprefix(COST_TAG), is_by_set=self._source is not COST_TAGS)
         return plain(GroupBy(name))
 
-    def _split_days(self) -> list[int] | None:
+    def _cuts(self) -> Cuts | None:
         if self._calendar is not None:
-            return self._calendar.split_days(self._asked.times)
-        bounds = (self._asked.query.from_us, self._asked.query.to_us)
-        return sorted(
-            {bound - bound % DAY_US for bound in bounds if bound is not None and bound % DAY_US}
-        )
+            return self._calendar.cuts(self._asked.times)
+        return cut_range(self._asked.query.from_us, self._asked.query.to_us)
 
     def _conditions(self, table: sa.FromClause) -> Conditions:
         found: Conditions = []

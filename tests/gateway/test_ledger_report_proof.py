@@ -249,7 +249,7 @@ def check(connection, happened: list[dict], zones: tuple[str, ...]) -> None:
         check_ranges(connection, happened, zone)
     by_event: Added = {}
     source = events()
-    for part in TimeRange(from_us=None, to_us=None, split_days=None).parts(source):
+    for part in TimeRange(from_us=None, to_us=None, cuts=None).parts(source):
         zero = [part.table.c.status * 0]
         add_up(connection, part.table, zero, part.conditions, by_event)
     assert by_event.get((0,), list(NOTHING.values())) == list(total.values())

@@ -224,7 +224,9 @@ async def test_a_report_with_too_many_rows_is_refused(tmp_path, monkeypatch):
 async def test_hours_and_currencies_are_the_same_on_postgresql(tmp_path, postgres_ledger_url):
     records = [*attempt(1, 100), *attempt(2, 200, at_us=NOON_US + 11 * HOUR_US + 1)]
     query = question(tmp_path, currency="EUR", by=["hour", "team"], zone="Asia/Kathmandu")
-    ours = await ask(await load(tmp_path, records), spend_report, query)
+    by_day = question(tmp_path, currency="EUR", by=["day"], zone="Asia/Kathmandu")
+    url = await load(tmp_path, records)
+    ours, our_days = [await ask(url, spend_report, one) for one in (query, by_day)]
     writer = open_spool(tmp_path / "other" / "w")
     for record in records:
         writer.append(record)
@@ -238,6 +240,12 @@ async def test_hours_and_currencies_are_the_same_on_postgresql(tmp_path, postgre
         "2026-11-29T04:00+05:45",
     ]
     assert found.total_converted[0] == 300 * PRICE_PICO * 4 // 5
+    days = await ask(postgres_ledger_url, spend_report, by_day)
+    assert days == our_days
+    assert [(row.group[0], row.converted[0]) for row in days.rows] == [
+        ("2026-11-28", 100 * PRICE_PICO * 4 // 5),
+        ("2026-11-29", 200 * PRICE_PICO * 4 // 5),
+    ]
 
 
 NOTES = {
@@ -314,23 +322,62 @@ def test_a_share_is_six_decimals_half_to_even() -> None:
     ]  # fmt: skip
 
 
+def noon(day_us: int) -> int:
+    return day_us + DAY_US // 2
+
+
 def test_west_of_greenwich_a_days_first_hours_are_those_of_the_day_before() -> None:
     first_us, hours = to_microseconds(datetime(2026, 11, 2, 5, tzinfo=UTC)), 5
     calendar = report_time.Calendar(
         from_us=first_us, to_us=first_us + 3 * DAY_US, zone=ZoneInfo("America/New_York")
     )
-    moved = calendar.moved_quarters([GroupBy.DAY])
-    assert moved is not None
-    assert moved.taken_from == 1
-    midnights = [first_us - hours * HOUR_US + day * DAY_US for day in (1, 2)]
-    quarters = range(0, hours * HOUR_US, HOUR_US // 4)
-    assert list(moved.quarters_us) == [day + at for day in midnights for at in quarters]
+    found = calendar.cuts([GroupBy.DAY])
+    assert found is not None
+    days = [first_us - hours * HOUR_US + day * DAY_US for day in range(4)]
+    assert (found.first_us, found.last_us) == (days[1], days[3])
+    assert found.pieces == [
+        report_time.Piece(from_us=first_us, to_us=days[1], noon_us=None),
+        report_time.Piece(from_us=days[3], to_us=days[3] + hours * HOUR_US, noon_us=None),
+        *(
+            report_time.Piece(from_us=day, to_us=day + hours * HOUR_US, noon_us=noon(day))
+            for day in days[1:3]
+        ),
+    ]
 
 
-def test_a_range_of_very_many_days_is_read_by_quarter_hours() -> None:
+def test_a_year_by_month_reads_quarter_hours_only_around_the_borders_of_months() -> None:
     calendar = report_time.Calendar(
-        from_us=to_microseconds(datetime(2000, 1, 1, tzinfo=UTC)),
-        to_us=to_microseconds(datetime(2003, 1, 1, tzinfo=UTC)),
-        zone=ZoneInfo("Asia/Kathmandu"),
+        from_us=to_microseconds(datetime(2026, 1, 1, 5, tzinfo=UTC)),
+        to_us=to_microseconds(datetime(2027, 1, 1, 5, tzinfo=UTC)),
+        zone=ZoneInfo("America/New_York"),
     )
-    assert calendar.moved_quarters([GroupBy.DAY]) is None
+    found = calendar.cuts([GroupBy.MONTH])
+    assert found is not None
+    moved = [one for one in found.pieces if one.noon_us is not None]
+    # The clock is an hour ahead from March to November.
+    assert [(one.to_us - one.from_us) // HOUR_US for one in moved] == [5, 5, *[4] * 8, 5]
+    assert len(found.pieces) == len(moved) + 2
+
+
+def test_a_range_within_one_day_is_read_by_quarter_hours_from_boundary_to_boundary() -> None:
+    day_us = to_microseconds(datetime(2026, 11, 2, tzinfo=UTC))
+    found = report_time.cut_range(
+        day_us + HOUR_US, day_us + 20 * HOUR_US, [day_us + 18 * HOUR_US, day_us]
+    )
+    assert not found.has_days()
+    assert [(one.from_us, one.to_us, one.noon_us) for one in found.pieces] == [
+        (day_us + HOUR_US, day_us + 18 * HOUR_US, None),
+        (day_us + 18 * HOUR_US, day_us + 20 * HOUR_US, None),
+    ]
+
+
+def test_of_a_day_with_two_boundaries_only_what_has_its_noon_stays() -> None:
+    day_us = to_microseconds(datetime(2026, 11, 2, tzinfo=UTC))
+    cuts = [day_us + hours * HOUR_US for hours in (1, 12, 23)]
+    found = report_time.cut_range(None, None, cuts)
+    assert (found.first_us, found.last_us) == (None, None)
+    assert [(one.from_us, one.to_us, one.noon_us) for one in found.pieces] == [
+        (day_us, cuts[0], noon(day_us)),
+        (cuts[0], cuts[1], noon(day_us)),
+        (cuts[2], day_us + DAY_US, noon(day_us)),
+    ]
