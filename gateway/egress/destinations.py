@@ -7,11 +7,14 @@ document of somebody else adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
 from ipaddress import ip_address
+from typing import Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from gateway.settings.document import Settings
@@ -31,7 +34,6 @@ from providers.addresses import Reach
 _HUB = "https://huggingface.co"
 _HUB_PLACES = ("huggingface.co:443", "*.huggingface.co:443", "*.hf.co:443")
 """The hub and where it keeps large files."""
-_INDEX_PLACES = ("pypi.org:443", "files.pythonhosted.org:443")
 _PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379, "postgresql": 5432}
 _MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _VENDOR_URLS = {
@@ -39,6 +41,11 @@ _VENDOR_URLS = {
     "replicate": "https://api.replicate.com",
 }
 """Of kinds that have no row in the catalogue of compatible vendors."""
+
+
+class _Index(Protocol):
+    netloc: str
+    file_storage_domain: str
 
 
 class Role(StrEnum):
@@ -296,8 +303,16 @@ def of_source(source: str, setting: str, environ: Mapping[str, str]) -> Iterator
         for url in indexes.split():
             yield _from_url(url, Purpose.MODELS, setting)
         if not environ.get("PIP_INDEX_URL"):
-            for place in _INDEX_PLACES:
-                yield _made(*split_place(place), Purpose.MODELS, setting)
+            for host in _index_hosts():
+                yield _made(host, 443, Purpose.MODELS, setting)
+
+
+def _index_hosts() -> Sequence[str]:
+    """Where pip looks and fetches when nobody tells it otherwise; nowhere without pip."""
+    if find_spec("pip") is None:
+        return ()
+    usual = cast("_Index", vars(import_module("pip._internal.models.index"))["PyPI"])
+    return (usual.netloc, usual.file_storage_domain)
 
 
 def _of_environment_proxies(environ: Mapping[str, str]) -> Iterator[Destination]:

