@@ -23,6 +23,7 @@ from gateway.privacy.model import (
 from gateway.privacy.policy import Policy
 from gateway.routing.snapshot import DeploymentView, FleetSnapshot
 from gateway.settings import trust as trust_settings
+from gateway.settings.baseline import BaselineDeployment
 from gateway.settings.document import Settings
 from gateway.settings.models import DeploymentSettings
 from gateway.settings.prices import ListPriceSettings, Prices, PriceSettings
@@ -52,6 +53,8 @@ class Fleet:
         local: Names of the deployments that the embedded engine serves.
         baselines: What a model's requests are compared with, by model.
         baseline_prices: Effective-dated prices of these, by model.
+        hosted: What a pool of machines is compared with, by pool.
+        hosted_prices: Effective-dated prices of these, by pool.
         known_names: The names as a set.
     """
 
@@ -63,6 +66,8 @@ class Fleet:
     local: frozenset[str]
     baselines: Mapping[str, str] = field(default_factory=dict[str, str])
     baseline_prices: PriceBook = field(default_factory=lambda: PriceBook({}))
+    hosted: Mapping[str, str] = field(default_factory=dict[str, str])
+    hosted_prices: PriceBook = field(default_factory=lambda: PriceBook({}))
     known_names: frozenset[str] = field(init=False, repr=False, compare=False)
     _parts: Mapping[str, tuple[str, str]] = field(init=False, repr=False, compare=False)
     _views: dict[str, DeploymentView] = field(
@@ -200,6 +205,11 @@ def build_fleet(settings: Settings) -> Fleet:
     """
     listed = listed_deployments(settings)
     compared = settings.finance.baseline.models
+    hosted = {
+        name: pool.compare_with
+        for name, pool in settings.finance.machines.pools.items()
+        if pool.compare_with is not None
+    }
     models = {
         name: tuple(entry.deployment for entry in model.deployments)
         for name, model in settings.models.items()
@@ -221,15 +231,26 @@ def build_fleet(settings: Settings) -> Fleet:
             if isinstance(settings.providers[name.partition("/")[0]], LocalProvider)
         ),
         baselines={name: one.deployment for name, one in compared.items()},
-        baseline_prices=PriceBook(
-            {
-                name: price_versions(
-                    one.price or _price_of(listed, one.deployment),
-                    settings.providers.get(one.deployment.partition("/")[0]),
-                )
-                for name, one in compared.items()
-            }
-        ),
+        baseline_prices=_prices_of(compared, settings, listed),
+        hosted={name: one.deployment for name, one in hosted.items()},
+        hosted_prices=_prices_of(hosted, settings, listed),
+    )
+
+
+def _prices_of(
+    compared: Mapping[str, BaselineDeployment],
+    settings: Settings,
+    listed: Mapping[str, DeploymentSettings],
+) -> PriceBook:
+    """What is compared with, by what is compared."""
+    return PriceBook(
+        {
+            name: price_versions(
+                one.price or _price_of(listed, one.deployment),
+                settings.providers.get(one.deployment.partition("/")[0]),
+            )
+            for name, one in compared.items()
+        }
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import msgspec
@@ -10,23 +9,20 @@ import typer
 
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
-from gateway.cli.spend_close import month_of_option
 from gateway.clock import system_clock
+from gateway.finance.machines.asking import NoMeaning, question
 from gateway.finance.machines.messages import (
     MachinesReport,
     ProposeMachines,
     RateKind,
-    ShowMachines,
 )
 from gateway.finance.machines.shown import as_csv, as_table, machines_document
 from gateway.finance.messages import Proposal
-from gateway.ledger.periods import month_of
+from gateway.fleet import build_fleet
 from gateway.ledger.report_formats import ReportFormat
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import load
 from pricing.money import format_usd
-
-_DAY = re.compile(r"([0-9]{4}-(?:0[1-9]|1[0-2]))-[0-9]{2}", re.ASCII)
 
 
 def machines(
@@ -43,6 +39,14 @@ def machines(
     rate: Annotated[
         RateKind | None,
         typer.Option(help="Rate of the shares; else finance.machines.rate.", show_default=False),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="A deployment with a price by usage to compare each pool with;"
+            " else those of finance.machines.pools.",
+            show_default=False,
+        ),
     ] = None,
     team: Annotated[
         list[str] | None,
@@ -62,23 +66,23 @@ def machines(
 ) -> None:
     """Show what machines of our own cost in a month, how busy they were, and who bears it."""
     loaded = load(config, environ=process_environ())
-    wanted = _month(month, day)
+    try:
+        query = question(
+            month=month,
+            day=day,
+            rate=rate,
+            against=against,
+            teams=None if team is None else tuple(team),
+            usual=loaded.settings.finance.machines,
+            fleet=build_fleet(loaded.settings),
+            now_us=system_clock().wall_us(),
+        )
+    except NoMeaning as error:
+        raise typer.BadParameter(str(error), param_hint=f"--{error.param}") from error
     if propose:
-        made = ask(loaded, ProposeMachines(actor=actor(), month=wanted), Proposal)
-        if as_json:
-            typer.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
-        else:
-            typer.echo(
-                f"proposal {made.proposal_id}: {format_usd(made.total_pico_usd)} USD in"
-                f" {len(made.lines)} lines; it counts once somebody approved it"
-            )
+        order = ProposeMachines(actor=actor(), month=query.month)
+        _tell_proposal(ask(loaded, order, Proposal), as_json=as_json)
         return
-    query = ShowMachines(
-        month=wanted,
-        rate=rate or RateKind(loaded.settings.finance.machines.rate),
-        day=day,
-        teams=None if team is None else tuple(team),
-    )
     report = ask(loaded, query, MachinesReport)
     if as_json or form is ReportFormat.JSON:
         document = msgspec.json.encode(machines_document(report))
@@ -89,15 +93,11 @@ def machines(
         typer.echo(as_table(report), nl=False)
 
 
-def _month(month: str | None, day: str | None) -> str:
-    """The month that is meant, also where only a day of it is given."""
-    of_day = None if day is None else _DAY.fullmatch(day)
-    if day is not None:
-        if of_day is None:
-            raise typer.BadParameter("must be a day such as 2026-10-17", param_hint="--day")
-        if month not in (None, of_day[1]):
-            raise typer.BadParameter(f"is no day of {month}", param_hint="--day")
-        return of_day[1]
-    if month is None:
-        return month_of(system_clock().wall_us())
-    return month_of_option(month)
+def _tell_proposal(made: Proposal, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(made)).decode())
+        return
+    typer.echo(
+        f"proposal {made.proposal_id}: {format_usd(made.total_pico_usd)} USD in"
+        f" {len(made.lines)} lines; it counts once somebody approved it"
+    )

@@ -17,17 +17,18 @@ from fastapi import Request, Response
 from gateway.access.asking import Within
 from gateway.clock import Clock, from_microseconds
 from gateway.dashboard.finance import machines, periods
-from gateway.dashboard.finance.explorer import BadAddress
 from gateway.dashboard.finance_pages import Calendar, finance_frame
 from gateway.dashboard.shell import Shell
 from gateway.errors import LedgerUnavailable
-from gateway.finance.machines.messages import MachinesReport, RateKind, ShowMachines
+from gateway.finance.machines.asking import NoMeaning, question
+from gateway.finance.machines.messages import MachinesReport, ShowMachines
 from gateway.finance.machines.shown import as_csv
 from gateway.finance.requests import FinanceRequest
+from gateway.fleet import Fleet
 from gateway.settings.machines import MachineSettings
+from pricing.price_book import Basis, PriceVersion
 
 _UTC = "UTC"
-_TEXT_MAX = 64
 
 
 class FinanceReader(Protocol):
@@ -48,6 +49,7 @@ class MachinesPages:
         calendar: How finance counts days; only for what every page of figures says.
         shell: What pages share.
         settings: Say the rate of the shares where an address names none.
+        fleet: The deployments of the moment, whose prices pools are compared with.
     """
 
     ledger: FinanceReader
@@ -55,6 +57,7 @@ class MachinesPages:
     calendar: Calendar
     shell: Shell
     settings: MachineSettings
+    fleet: Callable[[], Fleet]
 
     def routes(self) -> Iterator[tuple[str, str, Callable[..., object]]]:
         """Method, path below `/ui`, and what answers."""
@@ -63,75 +66,83 @@ class MachinesPages:
 
     async def machines(self, request: Request, within: Within) -> Response:
         """A month of machines."""
-        now_us = self.clock.wall_us()
+        return await self._answer(request, within, self._page)
+
+    async def machines_csv(self, request: Request, within: Within) -> Response:
+        """The shares as `fareway spend machines --format csv` prints them."""
+        return await self._answer(request, within, _file)
+
+    async def _answer(
+        self,
+        request: Request,
+        within: Within,
+        tell: Callable[[dict[str, object], ShowMachines, MachinesReport], Response],
+    ) -> Response:
+        """Ask what an address means, and tell the answer."""
+        given, now_us = request.query_params, self.clock.wall_us()
         shown = finance_frame(self.shell, request, now_us, self.calendar)
         try:
-            month, query = self._wanted(request, within.sums, now_us)
-            report = await self._report(query)
-        except BadAddress as error:
-            return self.shell.bad_address(shown, str(error))
+            query = question(
+                month=given.get("month"),
+                day=given.get("day"),
+                rate=given.get("rate"),
+                against=given.get("against"),
+                teams=within.sums,
+                usual=self.settings,
+                fleet=self.fleet(),
+                now_us=now_us,
+            )
+            report = msgspec.convert(await self.ledger.finance(query), MachinesReport)
+        except NoMeaning as error:
+            return self.shell.bad_address(shown, f"{error.param}: {error}")
         except LedgerUnavailable:
             return self.shell.away(shown)
+        return tell(shown, query, report)
+
+    def _page(
+        self, shown: dict[str, object], query: ShowMachines, report: MachinesReport
+    ) -> Response:
+        now_us = self.clock.wall_us()
+        month = periods.month_of(date.fromisoformat(f"{query.month}-01"), time_zone=_UTC)
         before = periods.month_before(month, time_zone=_UTC)
         after = periods.month_after(month, time_zone=_UTC)
+        here = machines.Place.of(query)
         shown |= {
             "month": month,
             "day": query.day or "",
             "rate": query.rate.value,
             "rates": [
-                (kind.value, label, machines.address(month.name, kind, day=query.day or ""))
+                (kind.value, label, here.address(rate=kind))
                 for kind, label in machines.RATE_NAMES.items()
             ],
-            "previous": machines.address(before.name, query.rate),
-            "following": machines.address(after.name, query.rate)
+            "previous": here.address(month=before.name),
+            "following": here.address(month=after.name)
             if after.first <= from_microseconds(now_us).date()
             else "",
-            "csv": machines.address(month.name, query.rate, suffix=".csv"),
-            "whole_month": machines.address(month.name, query.rate),
+            "csv": here.address(suffix=".csv", day=""),
+            "whole_month": here.address(day=""),
+            "against": here.against,
+            "alternatives": self._alternatives(),
             "restricted": report.is_restricted,
-            "page": machines.machines_page(report),
+            "page": machines.machines_page(report, here),
         }
         return self.shell.page("machines.html", shown)
 
-    async def machines_csv(self, request: Request, within: Within) -> Response:
-        """The shares as `fareway spend machines --format csv` prints them."""
-        now_us = self.clock.wall_us()
-        shown = finance_frame(self.shell, request, now_us, self.calendar)
-        try:
-            month, query = self._wanted(request, within.sums, now_us)
-            report = await self._report(query)
-        except BadAddress as error:
-            return self.shell.bad_address(shown, str(error))
-        except LedgerUnavailable:
-            return self.shell.away(shown)
-        name = f"machines-{month.name}-{query.rate.value}.csv"
-        return Response(
-            as_csv(report),
-            media_type="text/csv; charset=utf-8",
-            headers={"content-disposition": f'attachment; filename="{name}"'},
+    def _alternatives(self) -> list[str]:
+        """Deployments that pools can be compared with: those priced by usage now."""
+        fleet, at = self.fleet(), from_microseconds(self.clock.wall_us())
+        found = {name: fleet.prices.lookup(name, at) for name in fleet.deployments}
+        return sorted(
+            name
+            for name, price in found.items()
+            if isinstance(price, PriceVersion) and price.basis is Basis.TOKENS
         )
 
-    async def _report(self, query: ShowMachines) -> MachinesReport:
-        return msgspec.convert(await self.ledger.finance(query), MachinesReport)
 
-    def _wanted(
-        self, request: Request, teams: tuple[str, ...] | None, now_us: int
-    ) -> tuple[periods.Month, ShowMachines]:
-        """What an address asks for.
-
-        Raises:
-            BadAddress: It has no meaning.
-        """
-        given = request.query_params
-        day = given.get("day", "")
-        named = given.get("month") or day[:7] or None
-        month = periods.month_named(named, now_us=now_us, time_zone=_UTC)
-        if month is None:
-            raise BadAddress(f"month: {(named or '')[:_TEXT_MAX]!r} is no month such as 2026-11")
-        if day and day not in map(date.isoformat, month.days):
-            raise BadAddress(f"day: {day[:_TEXT_MAX]!r} is no day of {month.name}")
-        rate = given.get("rate", self.settings.rate)
-        if rate not in set(RateKind):
-            raise BadAddress(f"rate: {rate[:_TEXT_MAX]!r} is none of {', '.join(RateKind)}")
-        query = ShowMachines(month=month.name, rate=RateKind(rate), day=day or None, teams=teams)
-        return month, query
+def _file(_shown: dict[str, object], query: ShowMachines, report: MachinesReport) -> Response:
+    name = f"machines-{query.month}-{query.rate.value}.csv"
+    return Response(
+        as_csv(report),
+        media_type="text/csv; charset=utf-8",
+        headers={"content-disposition": f'attachment; filename="{name}"'},
+    )

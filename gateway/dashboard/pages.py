@@ -43,6 +43,7 @@ from gateway.errors import LedgerUnavailable
 from gateway.finance.journal_orders import journal_posting
 from gateway.finance.requests import FinanceRequest
 from gateway.finance.spend_question import Reporting
+from gateway.fleet import Fleet
 from gateway.ledger.views import RecentQuery, RecentRequest, SpendQuery, SpendReport
 from gateway.oidc.flow import OidcFlow, make_flow
 from gateway.settings.finance import FinanceSettings
@@ -216,7 +217,7 @@ def make_dashboard(
     desk: Desk,
     oidc_secret: str,
     teams: Callable[[], Collection[str]],
-    providers: Callable[[], Collection[str]],
+    fleet: Callable[[], Fleet],
     clock: Clock,
     random_bytes: RandomBytes,
 ) -> Dashboard:
@@ -233,7 +234,7 @@ def make_dashboard(
         desk: What the API does for people.
         oidc_secret: The client secret at the identity provider, empty for none.
         teams: Names of the configured teams of the moment.
-        providers: Names of the configured providers of the moment.
+        fleet: The configured deployments of the moment, and their prices.
         clock: Time.
         random_bytes: A cryptographic source.
     """
@@ -246,14 +247,13 @@ def make_dashboard(
         clock=clock,
         templates=_templates(assets),
     )
+    oidc = _oidc(login, oidc_secret, clock=clock, random_bytes=random_bytes)
     return Dashboard(
         shell=shell,
         ledger=ledger,
         clock=clock,
         assets=assets,
-        login=LoginPages(
-            shell=shell, oidc=_oidc(login, oidc_secret, clock=clock, random_bytes=random_bytes)
-        ),
+        login=LoginPages(shell=shell, oidc=oidc),
         account=AccountPages(shell=shell),
         users=UsersPages(shell=shell, teams=teams),
         finance=FinancePages(ledger=ledger, clock=clock, calendar=calendar, shell=shell, desk=desk),
@@ -261,6 +261,7 @@ def make_dashboard(
             Bench(ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell),
             key_name=lambda key_id: _key_name(directory(), key_id),
             teams=teams,
+            fleet=fleet,
             finance=reporting.finance,
         ),
         books=Books(
@@ -269,7 +270,7 @@ def make_dashboard(
             clock=clock,
             settings=reporting.finance,
             rates_file=reporting.rates_path,
-            providers=providers,
+            providers=lambda: fleet().providers,
             teams=teams,
             posting=partial(journal_posting, reporting),
         ),
@@ -281,6 +282,7 @@ def _more(
     *,
     key_name: Callable[[str], str],
     teams: Callable[[], Collection[str]],
+    fleet: Callable[[], Fleet],
     finance: FinanceSettings,
 ) -> Sequence[Routed]:
     ledger, desk, shell = bench.ledger, bench.desk, bench.shell
@@ -295,7 +297,12 @@ def _more(
             ledger=ledger, desk=desk, clock=clock, calendar=calendar, shell=shell, teams=teams
         ),
         MachinesPages(
-            ledger=ledger, clock=clock, calendar=calendar, shell=shell, settings=finance.machines
+            ledger=ledger,
+            clock=clock,
+            calendar=calendar,
+            shell=shell,
+            settings=finance.machines,
+            fleet=fleet,
         ),
         StoryPages(
             ledger=ledger,

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from datetime import date
 from typing import Annotated, cast
 
 import msgspec
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from gateway import errors
 from gateway.access.asking import Asking, Within
+from gateway.finance.machines.asking import NoMeaning, question
 from gateway.finance.machines.messages import (
     MachinesReport,
     ProposeMachines,
     RateKind,
-    ShowMachines,
 )
 from gateway.finance.machines.shown import machines_document
-from gateway.finance.messages import MONTH_PATTERN
 from gateway.http.admin import PREFIX
 from gateway.http.admin_finance import Document, MonthName, document
 from gateway.http.admin_models import AdminModel
 from gateway.http.service import Service
 from gateway.http.supervisor_calls import SupervisorCalls
-from gateway.ledger.periods import month_of
 
 
 class MachineParams(AdminModel):
@@ -37,6 +34,11 @@ class MachineParams(AdminModel):
     day: date | None = Field(default=None, description="Tell each hour of this day (UTC) too.")
     rate: RateKind | None = Field(
         default=None, description="Rate of the shares; else finance.machines.rate."
+    )
+    against: Annotated[str, StringConstraints(max_length=256)] | None = Field(
+        default=None,
+        description="A deployment with a price by usage to compare every pool with; else those of"
+        " finance.machines.pools.",
     )
 
 
@@ -81,19 +83,19 @@ class MachinesApi:
 
         Who may see only some teams gets their shares, and nothing of the machines.
         """
-        month, day = params.month, None if params.day is None else params.day.isoformat()
-        if month is None:
-            month = month_of(self._service.clock.wall_us()) if day is None else day[:7]
-        if not re.match(MONTH_PATTERN, month):
-            raise errors.InvalidField(f"{month} is no month of machines", param="day")
-        if day is not None and not day.startswith(month):
-            raise errors.InvalidField(f"{day} is no day of {month}", param="day")
-        query = ShowMachines(
-            month=month,
-            rate=params.rate or RateKind(self._service.finance.machines.rate),
-            day=day,
-            teams=within.sums,
-        )
+        try:
+            query = question(
+                month=params.month,
+                day=None if params.day is None else params.day.isoformat(),
+                rate=params.rate,
+                against=params.against,
+                teams=within.sums,
+                usual=self._service.finance.machines,
+                fleet=self._service.admission.fleet,
+                now_us=self._service.clock.wall_us(),
+            )
+        except NoMeaning as error:
+            raise errors.InvalidField(str(error), param=error.param) from error
         found = msgspec.convert(await self._calls.finance(query), MachinesReport)
         return machines_document(found)
 

@@ -95,7 +95,7 @@ def make_pages(
         desk=PageDesk(admin=admin_api, budget_api=budget_api),
         oidc_secret=service.oidc_secret,
         teams=lambda: service.admission.teams,
-        providers=lambda: service.admission.fleet.providers,
+        fleet=lambda: service.admission.fleet,
         clock=service.clock,
         random_bytes=random_bytes,
     )

@@ -1,4 +1,7 @@
-"""Section `finance.baseline`: what savings are measured against, named in advance."""
+"""Section `finance.baseline`: what savings are measured against, named in advance.
+
+What machines are compared with is given in the same way.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from gateway.settings.scalars import Name, Section, TextOrSection
 
 
 class BaselineDeployment(TextOrSection):
-    """Where a model's requests would have gone; plain text stands for one without a price."""
+    """Where requests would have gone; plain text stands for one without a price."""
 
     deployment: Annotated[str, AfterValidator(check_deployment)]
     """`provider/model-id`; a deployment of the models, or any other one with a price here."""

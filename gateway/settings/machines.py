@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from gateway.settings.baseline import BaselineDeployment
 from gateway.settings.scalars import Name, Section, Usd
 
 _FRACTION = r"[0-9]{1,9}/[1-9][0-9]{0,8}|[0-9](\.[0-9]{1,18})?"
@@ -64,6 +65,9 @@ class PoolSettings(Section):
     slice, for what is idle of it."""
     slices: Mapping[Name, SliceFraction] = Field(default_factory=dict[str, str])
     """Teams that own a part of each of its machines, such as 0.25 or 1/3; at most 1 together."""
+
+    compare_with: BaselineDeployment | None = None
+    """A vendor's deployment that would serve the same, for the break-even; unset: none."""
 
     @model_validator(mode="after")
     def _check_slices(self) -> Self:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date
 
+from gateway.settings.baseline import BaselineDeployment
 from gateway.settings.budget_scopes import budgets_of
 from gateway.settings.document import Settings
 from gateway.settings.hosts import is_publicly_routable, vendor_domain
@@ -344,18 +345,23 @@ def _baseline(settings: Settings, names: Names) -> Iterator[Finding]:
         if model not in names.models:
             message = f"unknown model `{model}`{hint(model, names.models)}"
             yield Finding(path=path, message=message)
-        listed = _listed_prices(settings, entry.deployment)
-        provider = settings.providers.get(entry.deployment.partition("/")[0])
-        known = entry.price or listed or (() if provider is None else provider.price)
-        if entry.price and listed:
-            message = f"`{entry.deployment}` has a price under `models`; take one of the two out"
-            yield Finding(path=(*path, "price"), message=message)
-        elif any(price.is_by_hour for price in known) or isinstance(provider, LocalProvider):
-            message = f"`{entry.deployment}` is priced by the hour, which the same usage elsewhere"
-            yield Finding(path=path, message=f"{message} has not; name one priced by usage")
-        elif not known:
-            message = f"`{entry.deployment}` has no price to compare with; give it `price` here"
-            yield Finding(path=path, message=message)
+        yield from _comparable(settings, entry, path)
+
+
+def _comparable(settings: Settings, entry: BaselineDeployment, path: Path) -> Iterator[Finding]:
+    """Report a deployment that no usage can be priced at."""
+    listed = _listed_prices(settings, entry.deployment)
+    provider = settings.providers.get(entry.deployment.partition("/")[0])
+    known = entry.price or listed or (() if provider is None else provider.price)
+    if entry.price and listed:
+        message = f"`{entry.deployment}` has a price under `models`; take one of the two out"
+        yield Finding(path=(*path, "price"), message=message)
+    elif any(price.is_by_hour for price in known) or isinstance(provider, LocalProvider):
+        message = f"`{entry.deployment}` is priced by the hour, which the same usage elsewhere"
+        yield Finding(path=path, message=f"{message} has not; name one priced by usage")
+    elif not known:
+        message = f"`{entry.deployment}` has no price to compare with; give it `price` here"
+        yield Finding(path=path, message=message)
 
 
 def _listed_prices(settings: Settings, deployment: str) -> Prices:
@@ -405,6 +411,8 @@ def _machines(settings: Settings) -> Iterator[Finding]:
             what = "a provider, or a deployment with a price of its own, that has gpu_usd_per_hour"
             message = f"`{name}` is no machine ({what} and is listed by a model)"
             yield Finding(path=path, message=message + hint(name, known))
+        if pool.compare_with is not None:
+            yield from _comparable(settings, pool.compare_with, (*path, "compare_with"))
         for team in pool.slices:
             if team not in settings.teams:
                 near = hint(team, settings.teams)

@@ -7,6 +7,7 @@ import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from urllib.parse import quote_plus
 
 import httpx
 import pytest
@@ -34,6 +35,7 @@ from tests.gateway.test_finance_machine_books import computed, served
 from tests.gateway.test_pages_finance import charts, logged_in, titles
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+VENDOR = "up/m"
 EVIL = '=HYPERLINK("http://x")'
 
 
@@ -130,16 +132,36 @@ async def test_the_owner_of_a_team_sees_its_share_and_nothing_of_the_machines(sh
     assert refused.status_code == 403
 
 
+async def test_pools_are_shown_beside_a_vendor_that_is_named(shared) -> None:
+    api = (await get(shared, f"/admin/v1/spend/machines?against={VENDOR}")).json()
+    local, vllm = api["break_even"]
+    assert (local["pool"], vllm["pool"], vllm["deployment"]) == ("local", "vllm", VENDOR)
+    assert local["fault"] == "no tokens were used, so there is no mix to price"
+    assert vllm["fault"] == ""
+    page = (await get(shared, f"/ui/machines?against={VENDOR}&rate=standard")).text
+    assert titles(page, "break-even-cards") == [vllm["saved_usd"]]
+    assert f"{vllm['break_even_tokens_per_hour']:,}" in page
+    assert "not compared: no tokens were used" in page
+    assert 'class="mark"' in page
+    # Every way on keeps what is compared with.
+    assert page.count(f"against={quote_plus(VENDOR)}") >= 3 + 2 + 1
+    plain = (await get(shared, "/ui/machines")).text
+    assert f'<option value="{VENDOR}">' in plain
+    assert "break-even-cards" not in plain
+
+
 BAD = {
     "no month": ("/ui/machines?month=2026-13", "no month such as"),
     "a day of another month": ("/ui/machines?month=2026-11&day=2026-10-01", "no day of 2026-11"),
     "a day that is none": ("/ui/machines?day=2026-11-xx", "no day of 2026-11"),
     "a day that no calendar has": ("/ui/machines?day=2026-11-31", "no day of 2026-11"),
     "a rate that is none": ("/ui/machines.csv?rate=cheap", "none of marginal"),
+    "a deployment that is none": ("/ui/machines?against=x/y", "no deployment that a model lists"),
+    "such a one in the API": ("/admin/v1/spend/machines?against=x/y", "that a model lists"),
     "the same in the API": ("/admin/v1/spend/machines?rate=cheap", "rate"),
     "a month before all months in the API": ("/admin/v1/spend/machines?month=0000-10", "month"),
     "the last of all months in the API": ("/admin/v1/spend/machines?month=9999-12", "month"),
-    "a day of it in the API": ("/admin/v1/spend/machines?day=9999-12-31", "9999-12 is no month"),
+    "a day of it in the API": ("/admin/v1/spend/machines?day=9999-12-31", "'9999-12' is no month"),
     "a day before all months in the API": ("/admin/v1/spend/machines?day=0001-01-01", "0001-01"),
     "such a day": ("/ui/machines?day=9999-12-31", "9999-12"),
     "such a month's bridge": ("/admin/v1/finance/months/9999-12/bridge", "month"),
@@ -239,6 +261,7 @@ USAGE = {
     "a day that is none": ("--day", "2026-10"),
     "a day of another month": ("--month", "2026-11", "--day", "2026-10-17"),
     "a rate that is none": ("--rate", "cheap"),
+    "a deployment that is none": ("--against", "x/y"),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from urllib.parse import urlencode
 
 from gateway.clock import from_microseconds
@@ -13,15 +14,25 @@ from gateway.dashboard.finance.amounts import Shown, share_text, shown, shown_to
 from gateway.dashboard.finance.charts import Figure, Series
 from gateway.dashboard.finance.month import Tile
 from gateway.finance.machines.messages import (
+    BreakEvenCard,
     MachineHour,
     MachineShare,
     MachinesReport,
     RateKind,
+    ShowMachines,
     UnitCost,
 )
-from gateway.finance.machines.shown import REST_NAMES, SLICE_NAME, hours_text, idle_text, unit_text
+from gateway.finance.machines.shown import (
+    REST_NAMES,
+    SLICE_NAME,
+    break_even_text,
+    hours_text,
+    idle_text,
+    unit_text,
+)
 
 PATH = "/ui/machines"
+_FULL = 100
 _TIMES = "\N{MULTIPLICATION SIGN}"
 RATE_NAMES = {
     RateKind.ACTUAL: "Actual: what the machines cost",
@@ -92,6 +103,54 @@ class ShareLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """A bar, in per cent of its width.
+
+    Attributes:
+        used: How long the bar of what was used is.
+        mark: Where the break-even is.
+    """
+
+    used: int
+    mark: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardLine:
+    """A pool beside a vendor's price for the same use.
+
+    Attributes:
+        pool: Which.
+        deployment: What it is compared with.
+        is_nominal: Whether its rate is a stand-in.
+        fault: Why there is nothing to compare, empty when there is.
+        hourly: What a paid hour of a machine cost.
+        hosted: What the use of the month would have cost there.
+        saved: That less what the machines cost.
+        needed: Tokens an hour at which both cost the same.
+        used: Tokens an hour that there were.
+        reached: That of the break-even, in per cent.
+        use: How busy the machine would be at the break-even, in per cent.
+        gauge: Use beside the break-even, None without one.
+        sentence: All of it.
+    """
+
+    pool: str
+    deployment: str
+    is_nominal: bool
+    fault: str
+    hourly: Shown
+    hosted: Shown | None
+    saved: Shown | None
+    needed: str
+    used: str
+    reached: str
+    use: str
+    gauge: Gauge | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MachinesPage:
     """Everything on the page.
 
@@ -106,6 +165,7 @@ class MachinesPage:
         total: Of the shares.
         booked: Of the shares.
         units: Sentences about what a million tokens cost.
+        cards: Pools beside vendors' prices.
         gaps: Why the month is not complete.
         is_empty: Whether there is no machine and no share.
         has_nominal: Whether any rate is a stand-in.
@@ -121,18 +181,67 @@ class MachinesPage:
     total: Shown
     booked: Shown
     units: Sequence[str]
+    cards: Sequence[CardLine]
     gaps: Sequence[str]
     is_empty: bool
     has_nominal: bool
 
 
-def address(month: str, rate: RateKind, *, day: str = "", suffix: str = "") -> str:
-    """The page's address; `.csv` as suffix for the shares as a file."""
-    query = {"month": month, "rate": rate.value, **({"day": day} if day else {})}
-    return f"{PATH}{suffix}?{urlencode(query)}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What the page shows, as its address says it.
+
+    Attributes:
+        month: Which.
+        rate: Of the shares.
+        day: Whose hours are shown, empty for none.
+        against: What every pool is compared with, empty for what is configured.
+    """
+
+    month: str
+    rate: RateKind
+    day: str = ""
+    against: str = ""
+
+    @classmethod
+    def of(cls, query: ShowMachines) -> Place:
+        """Where a question is asked."""
+        named = [one.deployment for one in query.hosted if not one.pool]
+        return cls(
+            month=query.month,
+            rate=query.rate,
+            day=query.day or "",
+            against=named[0] if named else "",
+        )
+
+    def address(
+        self,
+        *,
+        month: str | None = None,
+        rate: RateKind | None = None,
+        day: str | None = None,
+        suffix: str = "",
+    ) -> str:
+        """The address of this page, or of one that differs; another month has another day.
+
+        Args:
+            month: Another one.
+            rate: Another one.
+            day: Another one, empty for none.
+            suffix: `.csv` for the shares as a file.
+        """
+        if day is None:
+            day = self.day if month is None else ""
+        query = {
+            "month": month or self.month,
+            "rate": (rate or self.rate).value,
+            "day": day,
+            "against": self.against,
+        }
+        return f"{PATH}{suffix}?{urlencode({name: one for name, one in query.items() if one})}"
 
 
-def machines_page(report: MachinesReport) -> MachinesPage:
+def machines_page(report: MachinesReport, here: Place) -> MachinesPage:
     """Make the page of a report."""
     shares = list(_shares(report))
     return MachinesPage(
@@ -140,12 +249,13 @@ def machines_page(report: MachinesReport) -> MachinesPage:
         by_day=_figure(report.days, "%Y-%m-%d"),
         by_hour=_figure(report.hours, "%H:%M") if report.hours else None,
         machines=list(_machines(report)),
-        days=list(_times(report.days, "%Y-%m-%d", report)),
+        days=list(_times(report.days, "%Y-%m-%d", here)),
         hours=list(_times(report.hours, "%Y-%m-%d %H:%M")),
         shares=shares,
         total=shown(sum(share.cost_pico_usd for share in report.shares)),
         booked=shown(sum(share.booked_pico_usd for share in report.shares)),
         units=[_sentence(unit) for unit in report.units],
+        cards=[_card(one) for one in report.break_even],
         gaps=report.gaps,
         is_empty=not report.machines and not report.shares,
         has_nominal=any(share.is_nominal for share in report.shares),
@@ -210,14 +320,14 @@ def _machines(report: MachinesReport) -> Iterable[TimeLine]:
 
 
 def _times(
-    cells: Sequence[MachineHour], form: str, report: MachinesReport | None = None
+    cells: Sequence[MachineHour], form: str, here: Place | None = None
 ) -> Iterable[TimeLine]:
     costs = shown_together([one.cost_pico_usd for one in cells])
     for one, cost in zip(cells, costs, strict=True):
         when = f"{from_microseconds(one.start_us):{form}}"
         yield TimeLine(
             when=when,
-            href="" if report is None else address(report.month, report.rate, day=when),
+            href="" if here is None else here.address(day=when),
             machine=one.machine,
             note="",
             paid=hours_text(one.up_us),
@@ -250,6 +360,35 @@ def _shares(report: MachinesReport) -> Iterable[ShareLine]:
             booked=shown(one.booked_pico_usd),
             is_nominal=one.is_nominal,
         )
+
+
+def _card(card: BreakEvenCard) -> CardLine:
+    needed, percent, use = (
+        card.break_even_tokens_per_hour,
+        card.break_even_percent,
+        card.break_even_use_percent,
+    )
+    return CardLine(
+        pool=card.pool,
+        deployment=card.deployment,
+        is_nominal=card.is_nominal,
+        fault=card.fault,
+        hourly=shown(card.machine_pico_usd_per_hour),
+        hosted=None if card.hosted_pico_usd is None else shown(card.hosted_pico_usd),
+        saved=None if card.saved_pico_usd is None else shown(card.saved_pico_usd),
+        needed=NOTHING if needed is None else f"{needed:,}",
+        used=f"{card.tokens_per_hour:,}",
+        reached=NOTHING if percent is None else f"{percent} %",
+        use=NOTHING if use is None else f"{use} %",
+        gauge=None if percent is None else _gauge(Decimal(percent)),
+        sentence=f"{break_even_text(card)}.",
+    )
+
+
+def _gauge(percent: Decimal) -> Gauge:
+    """A bar as wide as the larger of the two; a mark at its very end would not be seen."""
+    whole = max(percent, Decimal(_FULL))
+    return Gauge(used=int(percent * _FULL / whole), mark=min(_FULL - 1, int(_FULL * _FULL / whole)))
 
 
 def _rest(share: MachineShare, rate: RateKind) -> str:

@@ -48,6 +48,8 @@ class Used:
         attempts: How many.
         requests: How many of them were the first of a request.
         booked_pico_usd: What they were charged.
+        cache_write_tokens: Those of the input that were written to a cache.
+        reasoning_tokens: Those of the output that are reasoning counted apart.
     """
 
     gpu_us: int = 0
@@ -57,6 +59,8 @@ class Used:
     attempts: int = 0
     requests: int = 0
     booked_pico_usd: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
 
     def __add__(self, other: Used) -> Used:
         """Both together."""
@@ -68,6 +72,8 @@ class Used:
             attempts=self.attempts + other.attempts,
             requests=self.requests + other.requests,
             booked_pico_usd=self.booked_pico_usd + other.booked_pico_usd,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
         )
 
     @property

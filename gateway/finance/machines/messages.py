@@ -23,6 +23,7 @@ ENGINE, SERVER = "engine", "server"
 
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Instant = Annotated[int, Meta(ge=0, le=2**62)]
+RatePart = Annotated[int, Meta(ge=0, le=2**62)]
 Decimals = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,18})?$")]
 
 
@@ -164,6 +165,22 @@ class NoteMachines(msgspec.Struct, frozen=True, kw_only=True, tag="note_machines
     samples: tuple[EngineSample, ...] = ()
 
 
+class HostedPrice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a vendor takes, to compare a pool with.
+
+    Attributes:
+        pool: Which; empty for every one that has none of its own.
+        deployment: `provider/model-id` that would serve the same.
+        price_version: Identity of the price, empty without one.
+        rates: Picodollars, and how many units they buy, by meter; empty without a price.
+    """
+
+    pool: str
+    deployment: str
+    price_version: str = ""
+    rates: dict[str, tuple[RatePart, RatePart]] = {}
+
+
 class ShowMachines(msgspec.Struct, frozen=True, kw_only=True, tag="show_machines"):
     """Ask what machines cost in a month and who bears it.
 
@@ -172,12 +189,14 @@ class ShowMachines(msgspec.Struct, frozen=True, kw_only=True, tag="show_machines
         rate: Which rate teams are shown.
         day: Tell the hours of this day only, None for none of them.
         teams: Only the shares of these, None for everything.
+        hosted: What pools are compared with.
     """
 
     month: Month
     rate: RateKind = RateKind.ACTUAL
     day: Day | None = None
     teams: tuple[str, ...] | None = None
+    hosted: Annotated[tuple[HostedPrice, ...], Meta(max_length=1_024)] = ()
 
 
 class ProposeMachines(msgspec.Struct, frozen=True, kw_only=True, tag="propose_machines"):
@@ -308,6 +327,58 @@ class UnitCost(msgspec.Struct, frozen=True, kw_only=True):
     busy_pico_usd_per_mtok: int | None
 
 
+class BreakEvenCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool in the month beside a vendor's price for the same use; all of it per paid hour.
+
+    Attributes:
+        pool: Which.
+        deployment: What it is compared with.
+        price_version: Identity of its price.
+        is_nominal: Whether any of the machine's time is at a nominal rate.
+        fault: Why there is nothing to compare, as a phrase; empty when there is.
+        machine_pico_usd_per_hour: What a machine cost per hour, running it included.
+        tokens: All that were used, in the mix of the fields that follow.
+        input_tokens: Fresh ones, neither read from nor written to a cache.
+        cache_write_tokens: Written to one.
+        cached_input_tokens: Read from one.
+        output_tokens: Generated, without those of the next field.
+        reasoning_tokens: Reasoning, where it is counted apart.
+        requests: How many.
+        hosted_pico_usd: What all of it would have cost there.
+        saved_pico_usd: That less what the machines cost; negative where they were dearer.
+        hosted_pico_usd_per_mtok: What a million tokens of this mix cost there.
+        break_even_tokens_per_hour: The least whole tokens at which the machine is not dearer; None
+            where there is none.
+        tokens_per_hour: How many there were.
+        break_even_percent: That of the break-even, two decimals.
+        busy_tokens_per_hour: How many there were in a busy hour; None without busy time.
+        break_even_use_percent: How busy the machine must be for the break-even at that speed, two
+            decimals; above 100 it cannot be reached so.
+    """
+
+    pool: str
+    deployment: str
+    price_version: str
+    is_nominal: bool
+    fault: str = ""
+    machine_pico_usd_per_hour: int
+    tokens: int
+    input_tokens: int
+    cache_write_tokens: int
+    cached_input_tokens: int
+    output_tokens: int
+    reasoning_tokens: int
+    requests: int
+    hosted_pico_usd: int | None = None
+    saved_pico_usd: int | None = None
+    hosted_pico_usd_per_mtok: int | None = None
+    break_even_tokens_per_hour: int | None = None
+    tokens_per_hour: int
+    break_even_percent: str | None = None
+    busy_tokens_per_hour: int | None = None
+    break_even_use_percent: str | None = None
+
+
 class MachinesReport(msgspec.Struct, frozen=True, kw_only=True):
     """Machines in a month.
 
@@ -321,6 +392,7 @@ class MachinesReport(msgspec.Struct, frozen=True, kw_only=True):
         machines: By name.
         shares: By pool, the largest first, the rest last.
         units: By pool.
+        break_even: By pool, of those that are compared with something.
         days: Each day of each machine.
         hours: Each hour of each machine on the day that was asked for.
         gaps: Why the month is not complete, as sentences; empty when it is.
@@ -335,6 +407,7 @@ class MachinesReport(msgspec.Struct, frozen=True, kw_only=True):
     machines: tuple[MachineSummary, ...]
     shares: tuple[MachineShare, ...]
     units: tuple[UnitCost, ...]
+    break_even: tuple[BreakEvenCard, ...]
     days: tuple[MachineHour, ...]
     hours: tuple[MachineHour, ...]
     gaps: tuple[str, ...]

@@ -273,6 +273,8 @@ def _uses(connection: sa.Connection, terms: Sequence[Term], month: str) -> Uses:
             attempts=attempts,
             requests=requests,
             booked_pico_usd=cost,
+            cache_write_tokens=written,
+            reasoning_tokens=reasoning,
         )
         pool = _pool_at(hosts[user.deployment], bucket_us)
         hour = uses.setdefault((pool, bucket_us - bucket_us % HOUR_US), {})

@@ -21,10 +21,13 @@ from gateway.finance.machines.allocation import (
     allocate,
     busy_rate_of,
 )
+from gateway.finance.machines.compared import break_even_card, percent_text
 from gateway.finance.machines.hours import HOUR_US
 from gateway.finance.machines.messages import (
     GPU_METER,
     IDLE_TEAM,
+    BreakEvenCard,
+    HostedPrice,
     MachineHour,
     MachineShare,
     MachinesReport,
@@ -52,7 +55,6 @@ COST_KINDS = (AdjustmentKind.TRUE_UP.value, AdjustmentKind.LATE.value)
 """Adjustments that bring what is booked for a machine to what it cost."""
 _RATIO_PARTS = 10**12
 _DAY_US = 24 * HOUR_US
-_PER_CENT = 100
 _REASON = "machines of {month}: what they cost, less what was booked for their use"
 
 
@@ -86,6 +88,7 @@ def machines_report(
         cost_pico_usd=sum(one.cost_pico_usd for one in shared),
         machines=tuple(_summaries(month.terms, shared)),
         units=tuple(pool.unit_cost() for pool in pools.values()),
+        break_even=tuple(_cards(pools.values(), query.hosted)),
         days=tuple(_cut(shared, lambda at_us: at_us - at_us % _DAY_US)),
         hours=tuple(_cut(_on_day(shared, query.day), lambda at_us: at_us)),
         gaps=() if month.is_closed else month.gaps,
@@ -273,6 +276,18 @@ class _Pool:
             busy_pico_usd_per_mtok=busy_only,
         )
 
+    def card(self, hosted: HostedPrice) -> BreakEvenCard:
+        """What is used beside what a vendor would take for it."""
+        return break_even_card(
+            self.pool,
+            hosted,
+            cost_pico_usd=self.cost_pico_usd,
+            up_us=sum(one.stretch.up_us for one in self.shared),
+            busy_us=sum(one.stretch.busy_us for one in self.shared),
+            used=sum(self.uses.values(), Used()),
+            is_nominal=self.is_nominal,
+        )
+
     def _share(
         self, user: User, part: Part, used: Used, ratio: int, rate: RateKind
     ) -> MachineShare:
@@ -315,6 +330,14 @@ def _pools(month: MonthOfMachines) -> Mapping[str, _Pool]:
     return dict(sorted(pools.items()))
 
 
+def _cards(pools: Iterable[_Pool], hosted: Sequence[HostedPrice]) -> Iterator[BreakEvenCard]:
+    by_pool = {one.pool: one for one in hosted}
+    for pool in pools:
+        price = by_pool.get(pool.pool, by_pool.get(""))
+        if price is not None:
+            yield pool.card(price)
+
+
 def _report(
     month: MonthOfMachines,
     query: ShowMachines,
@@ -324,6 +347,7 @@ def _report(
     cost_pico_usd: int | None = None,
     machines: tuple[MachineSummary, ...] = (),
     units: tuple[UnitCost, ...] = (),
+    break_even: tuple[BreakEvenCard, ...] = (),
     days: tuple[MachineHour, ...] = (),
     hours: tuple[MachineHour, ...] = (),
     gaps: tuple[str, ...] = (),
@@ -340,6 +364,7 @@ def _report(
         machines=machines,
         shares=shares,
         units=units,
+        break_even=break_even,
         days=days,
         hours=hours,
         gaps=gaps,
@@ -390,7 +415,7 @@ def _summaries(terms: Sequence[Term], shared: Iterable[Shared]) -> Iterator[Mach
             up_us=up_us,
             busy_us=busy_us,
             idle_us=up_us - busy_us,
-            utilisation_percent=_percent(busy_us, up_us),
+            utilisation_percent=percent_text(busy_us, up_us),
             cost_pico_usd=cost,
             busy_pico_usd=busy,
             idle_pico_usd=cost - busy,
@@ -429,14 +454,6 @@ def _cut(shared: Iterable[Shared], start_of: Callable[[int], int]) -> Iterator[M
             busy_pico_usd=busy,
             idle_pico_usd=cost - busy,
         )
-
-
-def _percent(part: int, whole: int) -> str | None:
-    """Decimal text with two places, rounded half-even; None of nothing."""
-    if not whole:
-        return None
-    hundredths = round(Fraction(part * _PER_CENT * _PER_CENT, whole))
-    return f"{hundredths // _PER_CENT}.{hundredths % _PER_CENT:02d}"
 
 
 def _decimals(parts: int, of: int) -> str:

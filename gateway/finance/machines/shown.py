@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import cast
 
 import msgspec
 
 from gateway.clock import from_microseconds
 from gateway.finance.machines.messages import (
+    BreakEvenCard,
     IdlePolicy,
     MachineHour,
     MachineShare,
@@ -23,6 +25,8 @@ from gateway.ledger.report_csv import neutralised
 from pricing.money import format_usd
 
 _PICO, _PICO_PER_MTOK = "_pico_usd", "_pico_usd_per_mtok"
+_PICO_PER_HOUR = "_pico_usd_per_hour"
+_PER_CENT = 100
 _SECOND_US = 1_000_000
 _HOUR_S = 3_600
 REST_NAMES: Mapping[RateKind, str] = {
@@ -52,6 +56,8 @@ def _document(value: object) -> object:
             made[f"{name.removesuffix(_PICO)}_usd"] = format_usd(one)
         elif isinstance(one, int) and name.endswith(_PICO_PER_MTOK):
             made[f"{name.removesuffix(_PICO_PER_MTOK)}_usd_per_mtok"] = format_usd(one)
+        elif isinstance(one, int) and name.endswith(_PICO_PER_HOUR):
+            made[f"{name.removesuffix(_PICO_PER_HOUR)}_usd_per_hour"] = format_usd(one)
         elif isinstance(one, int) and name in ("start_us", "until_us", "as_of_us"):
             made[name.replace("_us", "_at")] = from_microseconds(one).isoformat()
         made[name] = _document(one)
@@ -97,6 +103,31 @@ def unit_text(unit: UnitCost) -> str:
     )
 
 
+def break_even_text(card: BreakEvenCard) -> str:
+    """A sentence about where a machine costs what a vendor would."""
+    beside = f"{card.pool} beside {card.deployment}"
+    if card.fault:
+        return f"{beside}: not compared, {card.fault}"
+    hourly = f"{format_usd(card.machine_pico_usd_per_hour)} USD per paid hour"
+    nominal = " (nominal rate)" if card.is_nominal else ""
+    if card.break_even_tokens_per_hour is None:
+        return f"{beside}: the same use is free there, the machine costs {hourly}{nominal}"
+    return (
+        f"{beside}: {hourly}{nominal} break even at {card.break_even_tokens_per_hour:,} tokens an"
+        f" hour of this mix; there were {card.tokens_per_hour:,}{_reached(card)}"
+    )
+
+
+def _reached(card: BreakEvenCard) -> str:
+    """How far from the break-even the use is, and how busy the machine would be there."""
+    parts = [] if card.break_even_percent is None else [f", {card.break_even_percent} % of it"]
+    if card.break_even_use_percent is not None:
+        parts.append(f"; at its speed it would be busy {card.break_even_use_percent} % of the time")
+        if Decimal(card.break_even_use_percent) > _PER_CENT:
+            parts.append(", which it cannot")
+    return "".join(parts)
+
+
 def as_table(report: MachinesReport) -> str:
     """For a terminal."""
     lines: list[str] = []
@@ -135,6 +166,7 @@ def as_table(report: MachinesReport) -> str:
         lines += _table(("hour (UTC)", "machine", "paid", "busy", "cost USD"), _hours(report.hours))
     lines += ["", f"total {format_usd(report.cost_pico_usd)} USD"]
     lines += [unit_text(unit) for unit in report.units]
+    lines += [break_even_text(card) for card in report.break_even]
     lines += [f"not complete: {gap}" for gap in report.gaps]
     return "\n".join(lines) + "\n"
 
