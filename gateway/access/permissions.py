@@ -184,6 +184,8 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/admin/v1/finance/adjustments"): Action.READ_FINANCE,
     ("GET", "/admin/v1/finance/months/{month}"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/months/{month}/close"): Action.CHANGE_FINANCE,
+    ("POST", "/admin/v1/finance/months/{month}/close-proposal"): Action.CHANGE_FINANCE,
+    ("POST", "/admin/v1/finance/months/{month}/close-proposal/withdraw"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/finance/months/{month}/journal"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/months/{month}/journal"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/finance/months/{month}/bridge"): Action.READ_STORY,

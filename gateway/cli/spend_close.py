@@ -14,11 +14,14 @@ from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import from_microseconds
 from gateway.finance.close_messages import (
     CloseMonth,
+    CloseProposal,
     CloseReport,
     CloseStatus,
     CloseStep,
+    ProposeClose,
     VerifiedClose,
     VerifyCloses,
+    WithdrawClose,
 )
 from gateway.finance.messages import MONTH_PATTERN
 from gateway.finance.orders import close_delays
@@ -27,7 +30,8 @@ from gateway.settings.loader import LoadedConfig, load
 from pricing.money import format_usd
 
 _MONTH = re.compile(MONTH_PATTERN)
-_SHORT = 16
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_REASON_MAX = 500
 
 
 def close(
@@ -45,6 +49,17 @@ def close(
     verify: Annotated[
         bool, typer.Option("--verify", help="Recompute the digest of every closed month.")
     ] = False,
+    propose: Annotated[
+        bool, typer.Option("--propose", help="Propose to close it for good; another confirms.")
+    ] = False,
+    confirm: Annotated[
+        str | None,
+        typer.Option("--confirm", help="Close it as proposed with this digest.", metavar="DIGEST"),
+    ] = None,
+    withdraw: Annotated[
+        str | None,
+        typer.Option("--withdraw", help="Take back what was proposed.", metavar="REASON"),
+    ] = None,
     accept: Annotated[
         list[str] | None,
         typer.Option("--accept", help="Open item and reason, as ITEM=REASON; repeat."),
@@ -53,25 +68,38 @@ def close(
     as_json: JsonOption = False,
 ) -> None:
     """Show the checklist of a month, or close the month once nothing on it is open."""
-    if soft + hard + status + verify > 1:
-        raise typer.BadParameter("take one of --soft, --hard, --status and --verify")
+    steps = (soft, hard, status, verify, propose, confirm is not None, withdraw is not None)
+    if sum(steps) > 1:
+        raise typer.BadParameter(
+            "take one of --soft, --hard, --status, --verify, --propose, --confirm and --withdraw"
+        )
     loaded = load(config, environ=process_environ())
     if verify:
         _verify(loaded, as_json=as_json)
         return
-    wanted = month_of_option(month)
-    step = CloseStep.SOFT if soft else CloseStep.HARD
+    wanted, accepted = month_of_option(month), _accepted(accept)
     delays = close_delays(loaded.settings.finance.close)
-    accepted = _accepted(accept)
-    if soft or hard:
-        order = CloseMonth(actor=actor(), month=wanted, step=step, accepted=accepted, delays=delays)
-        report = ask(loaded, order, CloseReport)
+    if propose:
+        proposal = ProposeClose(actor=actor(), month=wanted, accepted=accepted, delays=delays)
+        _print_proposal(ask(loaded, proposal, CloseProposal), as_json=as_json)
+    elif withdraw is not None:
+        taken_back = WithdrawClose(actor=actor(), month=wanted, reason=_reason(withdraw))
+        _print_proposal(ask(loaded, taken_back, CloseProposal), as_json=as_json)
     else:
-        report = ask(loaded, CloseStatus(month=wanted, step=step, delays=delays), CloseReport)
-    if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
-    else:
-        _print(report)
+        step = CloseStep.SOFT if soft else CloseStep.HARD
+        is_closing = soft or hard or confirm is not None
+        order = CloseMonth(
+            actor=actor(),
+            month=wanted,
+            step=step,
+            accepted=accepted,
+            delays=delays,
+            needs_two=loaded.settings.finance.close.two_person or confirm is not None,
+            digest=_digest(confirm),
+        )
+        status_of = CloseStatus(month=wanted, step=step, delays=delays)
+        report = ask(loaded, order if is_closing else status_of, CloseReport)
+        _print(report, as_json=as_json)
 
 
 def month_of_option(text: str | None) -> str:
@@ -91,6 +119,29 @@ def _accepted(accept: list[str] | None) -> dict[str, str]:
     return found
 
 
+def _digest(text: str | None) -> str:
+    if text is not None and not _DIGEST.fullmatch(text):
+        raise typer.BadParameter("must be a digest of 64 digits", param_hint="--confirm")
+    return text or ""
+
+
+def _reason(text: str) -> str:
+    if not text.strip() or len(text) > _REASON_MAX:
+        raise typer.BadParameter(f"must be 1 to {_REASON_MAX} characters", param_hint="--withdraw")
+    return text.strip()
+
+
+def _print_proposal(found: CloseProposal, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return
+    if found.state == "open":
+        typer.echo(f"the close of {found.month} waits for somebody else to confirm it:")
+        typer.echo(f"  fareway spend close --month {found.month} --confirm {found.digest}")
+    else:
+        typer.echo(f"the close of {found.month} that {found.proposed_by} proposed is {found.state}")
+
+
 def _verify(loaded: LoadedConfig, *, as_json: bool) -> None:
     found = ask(loaded, VerifyCloses(), tuple[VerifiedClose, ...])
     if as_json:
@@ -105,7 +156,10 @@ def _verify(loaded: LoadedConfig, *, as_json: bool) -> None:
         raise CliFault("a closed month does not hold what was closed")
 
 
-def _print(report: CloseReport) -> None:
+def _print(report: CloseReport, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+        return
     typer.echo(f"{report.month} is {report.state}")
     for item in report.items:
         may = " (may be accepted)" if item.state == "open" and item.is_acceptable else ""
@@ -118,6 +172,14 @@ def _print(report: CloseReport) -> None:
         ("total", total),
     ):
         typer.echo(f"  {what:<28} {format_usd(amount)} USD")
+    proposal = report.proposal
+    if proposal is not None:
+        at = f"{from_microseconds(proposal.at_us):%Y-%m-%d %H:%M} UTC"
+        void = "" if proposal.is_current else "; VOID, the month has changed since"
+        typer.echo(f"  close proposed {at} by {proposal.proposed_by}: {proposal.state}{void}")
+        typer.echo(f"  digest as proposed   {proposal.digest}")
+        for item, reason in sorted(proposal.accepted.items()):
+            typer.echo(f"  accepted as proposed {item}: {reason}")
     if report.soft_at_us is not None:
         typer.echo(f"  soft closed {from_microseconds(report.soft_at_us):%Y-%m-%d %H:%M} UTC")
     if report.closed_at_us is not None:

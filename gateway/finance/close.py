@@ -11,17 +11,17 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
+from gateway.finance import close_proposals
+from gateway.finance.close_items import ITEM_OPEN, OK, accept, check_nothing_open
 from gateway.finance.close_messages import (
     CloseDelays,
     CloseItem,
     CloseMonth,
+    CloseProposal,
     CloseReport,
     CloseStatus,
     CloseStep,
-    ListCloses,
-    ListedClose,
-    VerifiedClose,
-    VerifyCloses,
+    ProposeClose,
 )
 from gateway.finance.errors import Refused
 from gateway.finance.machines.report import close_fault
@@ -51,7 +51,6 @@ from gateway.ledger.verify import Verification
 from pricing.money import format_usd
 
 OPEN, SOFT = "open", "soft"
-_OK, _ITEM_OPEN, _ACCEPTED = "ok", "open", "accepted"
 _QUARANTINED = "quarantined "
 
 
@@ -113,48 +112,38 @@ def close_month(
     row = _row(connection, order.month)
     if row is not None and (row["state"] == CLOSED or order.step is CloseStep.SOFT):
         raise Refused(f"{order.month} is {row['state']} already; a close is never undone")
+    order = close_proposals.as_proposed(connection, order)
     found = _checklist(connection, order.month, order.step, order.delays, books, now_us)
-    items = _accept(found, order.accepted)
-    lacking = [item for item in items if item.state == _ITEM_OPEN]
-    if lacking:
-        told = "; ".join(
-            f"{item.name}: {item.sentence}" + (" (may be accepted)" if item.is_acceptable else "")
-            for item in lacking
-        )
-        raise Refused(f"{order.month} cannot be closed: {told}")
+    items = accept(found, order.accepted)
+    check_nothing_open(order.month, items)
     if order.step is CloseStep.SOFT:
         return _close_soft(connection, order, items, now_us=now_us)
     return _close_hard(connection, order, row, items, now_us=now_us)
 
 
-def verify_closes(connection: sa.Connection, _query: VerifyCloses) -> tuple[VerifiedClose, ...]:
-    """Every closed month with its digest as closed and as its rows are now."""
-    table = period_close
-    closed = sa.select(table.c.month, table.c.ledger_digest).where(table.c.state == CLOSED)
-    rows = connection.execute(closed.order_by(table.c.month)).all()
-    found: list[VerifiedClose] = []
-    for month, stored in cast("Sequence[tuple[str, bytes]]", rows):
-        digest = month_digest(connection, month)[0]
-        found.append(
-            VerifiedClose(
-                month=month,
-                closed_digest=stored.hex(),
-                digest=digest.hex(),
-                is_same=digest == stored,
-            )
-        )
-    return tuple(found)
+def propose_close(
+    connection: sa.Connection, order: ProposeClose, books: Books, *, now_us: int
+) -> CloseProposal:
+    """Say what a hard close would freeze, for somebody else to confirm.
 
+    Args:
+        connection: In a write transaction; entries cannot be added until it ends.
+        order: Which month, and what is accepted.
+        books: Found out just before.
+        now_us: Microseconds since the epoch.
 
-def list_closes(connection: sa.Connection, _query: ListCloses) -> tuple[ListedClose, ...]:
-    """Months that are soft or closed, newest first; nothing is computed anew."""
-    table = period_close
-    at_us = sa.func.coalesce(
-        table.c.closed_at_us, table.c.soft_at_us, type_=table.c.soft_at_us.type
-    )
-    wanted = sa.select(table.c.month, table.c.state, at_us).order_by(table.c.month.desc())
-    rows = cast("Sequence[tuple[str, str, int]]", connection.execute(wanted).all())
-    return tuple(ListedClose(month=month, state=state, at_us=at_us) for month, state, at_us in rows)
+    Raises:
+        Refused: It is closed already, or an item of the checklist is open; all are named.
+    """
+    take(connection, Lock.AUDIT)
+    _lock_events(connection)
+    row = _row(connection, order.month)
+    if row is not None and row["state"] == CLOSED:
+        raise Refused(f"{order.month} is closed already; a close is never undone")
+    found = _checklist(connection, order.month, CloseStep.HARD, order.delays, books, now_us)
+    check_nothing_open(order.month, accept(found, order.accepted))
+    digest, figures = month_digest(connection, order.month)
+    return close_proposals.keep(connection, order, digest, figures, now_us=now_us)
 
 
 def _close_soft(
@@ -194,6 +183,7 @@ def _close_hard(
     now_us: int,
 ) -> CloseReport:
     digest, figures = month_digest(connection, order.month)
+    proposed_by = close_proposals.settle(connection, order, digest, now_us=now_us)
     append_audit(
         connection,
         at_us=now_us,
@@ -206,6 +196,7 @@ def _close_hard(
             "cost_pico_usd": figures.cost_pico_usd,
             "adjusted_pico_usd": figures.adjusted_pico_usd,
             "accepted": ",".join(sorted(order.accepted)),
+            **({"proposed_by": proposed_by} if proposed_by else {}),
         },
     )
     log = schema.audit_log
@@ -230,28 +221,6 @@ def _close_hard(
     closed = _row(connection, order.month)
     assert closed is not None
     return _closed_report(connection, order.month, closed)
-
-
-def _accept(found: Sequence[CloseItem], accepted: Mapping[str, str]) -> tuple[CloseItem, ...]:
-    """The checklist with what was accepted.
-
-    Raises:
-        Refused: Something is accepted that is no item, or that has to be mended.
-    """
-    names = {item.name: item for item in found}
-    for name in accepted:
-        if name not in names:
-            raise Refused(f"{name!r} is none of the checklist: {', '.join(names)}")
-        if not names[name].is_acceptable:
-            raise Refused(f"{name} cannot be accepted: {names[name].sentence}")
-    return tuple(
-        msgspec.structs.replace(
-            item, state=_ACCEPTED, sentence=f"{item.sentence}; accepted: {accepted[item.name]}"
-        )
-        if item.state == _ITEM_OPEN and item.name in accepted
-        else item
-        for item in found
-    )
 
 
 def _checklist(
@@ -283,7 +252,7 @@ def _checklist(
 
 
 def _item(name: str, fault: str, fine: str, *, is_acceptable: bool = False) -> CloseItem:
-    state = _ITEM_OPEN if fault else _OK
+    state = ITEM_OPEN if fault else OK
     return CloseItem(name=name, state=state, is_acceptable=is_acceptable, sentence=fault or fine)
 
 
@@ -442,7 +411,7 @@ def _open_report(
     row: Mapping[str, object] | None,
     items: Sequence[CloseItem],
 ) -> CloseReport:
-    _, figures = month_digest(connection, month)
+    digest, figures = month_digest(connection, month)
     return CloseReport(
         month=month,
         state=OPEN if row is None else SOFT,
@@ -453,6 +422,7 @@ def _open_report(
         late_pico_usd=_late_pico_usd(connection, month),
         soft_at_us=None if row is None else cast("int", row["soft_at_us"]),
         soft_by="" if row is None else cast("str", row["soft_by"]),
+        proposal=close_proposals.open_proposal(connection, month, digest),
     )
 
 
@@ -472,6 +442,7 @@ def _closed_report(connection: sa.Connection, month: str, row: Mapping[str, obje
         closed_by=cast("str", row["closed_by"]),
         digest=cast("bytes", row["ledger_digest"]).hex(),
         anchor=cast("bytes", row["anchor"]).hex(),
+        proposal=close_proposals.confirmed_proposal(connection, month),
     )
 
 

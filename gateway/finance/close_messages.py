@@ -10,6 +10,10 @@ from msgspec import Meta
 
 from gateway.finance.messages import Month
 
+Reason = Annotated[str, Meta(min_length=1, max_length=500)]
+Accepted = dict[str, Reason]
+"""Reasons by items of the checklist."""
+
 
 class CloseStep(StrEnum):
     """How far a month is closed."""
@@ -36,6 +40,43 @@ class CloseItem(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
+class CloseProposal(msgspec.Struct, frozen=True, kw_only=True):
+    """A hard close that somebody else has to confirm, or that was decided.
+
+    Attributes:
+        proposal_id: Its number.
+        month: The month.
+        at_us: When it was proposed, microseconds since the epoch.
+        proposed_by: Who.
+        digest: Of the month as it was then, hexadecimal.
+        accepted: Reasons by items of the checklist that were open and may be.
+        events: Entries of the month, late ones not counted.
+        cost_pico_usd: Booked in the month.
+        adjusted_pico_usd: Adjustments that count in it.
+        state: `open`, `confirmed`, `withdrawn`, `replaced` by another one, or `void` because the
+            month changed.
+        is_current: Whether the month still has the digest that was proposed.
+        decided_at_us: When, None while it is open.
+        decided_by: Who confirmed, withdrew or replaced it, or found it void.
+        reason: Why it was withdrawn.
+    """
+
+    proposal_id: int
+    month: str
+    at_us: int
+    proposed_by: str
+    digest: str
+    accepted: dict[str, str]
+    events: int
+    cost_pico_usd: int
+    adjusted_pico_usd: int
+    state: str
+    is_current: bool = True
+    decided_at_us: int | None = None
+    decided_by: str = ""
+    reason: str = ""
+
+
 class CloseReport(msgspec.Struct, frozen=True, kw_only=True):
     """Where a month stands.
 
@@ -53,6 +94,7 @@ class CloseReport(msgspec.Struct, frozen=True, kw_only=True):
         closed_by: Who.
         digest: Of the closed month, hexadecimal; empty while it is not closed.
         anchor: Head of the audit chain with the close in it, hexadecimal; keep it outside.
+        proposal: The close that waits for a second person, or that a second person confirmed.
     """
 
     month: str
@@ -68,6 +110,7 @@ class CloseReport(msgspec.Struct, frozen=True, kw_only=True):
     closed_by: str = ""
     digest: str = ""
     anchor: str = ""
+    proposal: CloseProposal | None = None
 
 
 class CloseDelays(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,13 +137,47 @@ class CloseMonth(msgspec.Struct, frozen=True, kw_only=True, tag="close_month"):
         step: How far.
         accepted: Reasons by items of the checklist that are open and may be.
         delays: From when on it may be closed.
+        needs_two: Whether a hard close only confirms what somebody else proposed.
+        digest: What is confirmed, hexadecimal as it was proposed; empty for nothing.
     """
 
     actor: str
     month: Month
     step: CloseStep
-    accepted: dict[str, Annotated[str, Meta(min_length=1, max_length=500)]] = {}
+    accepted: Accepted = {}
     delays: CloseDelays = CloseDelays()
+    needs_two: bool = False
+    digest: Annotated[str, Meta(max_length=64)] = ""
+
+
+class ProposeClose(msgspec.Struct, frozen=True, kw_only=True, tag="propose_close"):
+    """Propose the hard close of a month, for somebody else to confirm.
+
+    Attributes:
+        actor: Who proposes.
+        month: The month.
+        accepted: Reasons by items of the checklist that are open and may be.
+        delays: From when on it may be closed.
+    """
+
+    actor: str
+    month: Month
+    accepted: Accepted = {}
+    delays: CloseDelays = CloseDelays()
+
+
+class WithdrawClose(msgspec.Struct, frozen=True, kw_only=True, tag="withdraw_close"):
+    """Take back or turn down a close that waits for a second person.
+
+    Attributes:
+        actor: Who.
+        month: The month.
+        reason: Why.
+    """
+
+    actor: str
+    month: Month
+    reason: Reason
 
 
 class VerifyCloses(msgspec.Struct, frozen=True, kw_only=True, tag="verify_closes"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar, assert_never
 
 import anyio.to_thread
@@ -19,6 +20,8 @@ from gateway.finance import (
     adjustments,
     cell_rows,
     close,
+    close_proposals,
+    closed_months,
     commitments,
     imports,
     journal_books,
@@ -36,13 +39,20 @@ from gateway.finance.bill_messages import (
     Reconcile,
     ShowRun,
 )
-from gateway.finance.close_messages import CloseMonth, CloseStatus, ListCloses, VerifyCloses
+from gateway.finance.close_messages import (
+    CloseMonth,
+    CloseStatus,
+    ListCloses,
+    ProposeClose,
+    VerifyCloses,
+    WithdrawClose,
+)
 from gateway.finance.commitment_messages import (
     ListCommitments,
     RecordCommitment,
     WithdrawCommitment,
 )
-from gateway.finance.errors import Refused, UnreadableSource
+from gateway.finance.errors import ProposalVoid, Refused, UnreadableSource
 from gateway.finance.form_messages import (
     FILE_BYTES_MAX,
     FilePreview,
@@ -64,6 +74,17 @@ from gateway.finance.statement_messages import ShowStatement
 from gateway.finance.story_messages import ShowAnomalies, ShowBridge
 from gateway.ledger.verify import Verification
 
+_Act = (
+    ImportFile
+    | Reconcile
+    | Propose
+    | Decide
+    | IssueJournal
+    | CloseMonth
+    | ProposeClose
+    | WithdrawClose
+)
+"""What changes the books and may come by a form."""
 T = TypeVar("T")
 
 
@@ -118,9 +139,9 @@ class FinanceDesk:
             LedgerError: The database did not answer.
         """
         now_us = self._clock.wall_us()
+        if isinstance(request, _Act):
+            return await self._act(request, now_us, form=None)
         match request:
-            case ImportFile() | Reconcile() | Propose() | Decide() | IssueJournal() | CloseMonth():
-                return await self._act(request, now_us, form=None)
             case Once():
                 return await self._once(request, now_us)
             case PreviewFile():
@@ -193,22 +214,29 @@ class FinanceDesk:
 
     async def _act(
         self,
-        act: ImportFile | Reconcile | Propose | Decide | IssueJournal | CloseMonth,
+        act: _Act,
         now_us: int,
         *,
         form: Once | None,
     ) -> object:
         """Do it in one write transaction; what takes long is read before."""
         run = await self._prepared(act, now_us)
-        if form is None:
+        if form is not None:
+            run = partial(once.once, order=form, act=run, now_us=now_us)
+        try:
             return await self._ledger.write_apart(run)
-        return await self._ledger.write_apart(
-            lambda connection: once.once(connection, form, run, now_us=now_us)
-        )
+        except ProposalVoid as error:
+            # What was refused is rolled back; that the proposal holds no more is kept all the same.
+            await self._ledger.write_apart(
+                partial(
+                    close_proposals.note_void, month=error.month, actor=act.actor, now_us=now_us
+                )
+            )
+            raise
 
     async def _prepared(
         self,
-        act: ImportFile | Reconcile | Propose | Decide | IssueJournal | CloseMonth,
+        act: _Act,
         now_us: int,
     ) -> Callable[[sa.Connection], object]:
         match act:
@@ -219,6 +247,11 @@ class FinanceDesk:
             case CloseMonth():
                 books = await self._books()
                 return lambda connection: close.close_month(connection, act, books, now_us=now_us)
+            case ProposeClose():
+                books = await self._books()
+                return partial(close.propose_close, order=act, books=books, now_us=now_us)
+            case WithdrawClose():
+                return partial(close_proposals.withdraw, order=act, now_us=now_us)
             case IssueJournal():
                 return lambda connection: journal_books.issue_journal(
                     connection, act, now_us=now_us
@@ -313,9 +346,9 @@ def _read(
         case ListAdjustments():
             return adjustments.adjustments(connection, query)
         case VerifyCloses():
-            return close.verify_closes(connection, query)
+            return closed_months.verify_closes(connection, query)
         case ListCloses():
-            return close.list_closes(connection, query)
+            return closed_months.list_closes(connection, query)
         case ShowJournal():
             return journal_books.show_journal(connection, query)
     assert_never(query)

@@ -4,6 +4,7 @@ FinanceError
   UnreadableSource   mend the file; it names the file and every line that is wrong
   NoRate             add the missing exchange rate to the rates file
   Refused            the books do not allow it now; the sentence says what has to come first
+    ProposalVoid     what was proposed is not what there is any more; propose it again
   NotFound           name something that exists
 """
 
@@ -42,6 +43,19 @@ class NoRate(FinanceError):
 
 class Refused(FinanceError):
     """The state of the books does not allow what was asked."""
+
+
+class ProposalVoid(Refused):
+    """A close was proposed of other figures than the month has now.
+
+    Attributes:
+        month: The month.
+    """
+
+    def __init__(self, sentence: str, *, month: str) -> None:
+        """Keep both."""
+        super().__init__(sentence)
+        self.month = month
 
 
 class NotFound(FinanceError):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.finance.bill_messages import ImportedFile, ImportFile, Reconcile
-from gateway.finance.close_messages import CloseMonth
+from gateway.finance.close_messages import CloseMonth, ProposeClose, WithdrawClose
 from gateway.finance.journal_messages import IssueJournal
 from gateway.finance.messages import Decide, Month, Propose
 
@@ -42,7 +42,16 @@ class Once(msgspec.Struct, frozen=True, kw_only=True, tag="once"):
     """
 
     form: FormToken
-    act: ImportHeld | Reconcile | Propose | Decide | IssueJournal | CloseMonth
+    act: (
+        ImportHeld
+        | Reconcile
+        | Propose
+        | Decide
+        | IssueJournal
+        | CloseMonth
+        | ProposeClose
+        | WithdrawClose
+    )
 
 
 def actor_of(order: Once) -> str:

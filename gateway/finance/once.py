@@ -11,8 +11,8 @@ import sqlalchemy as sa
 
 from gateway.finance.adjustments import PROPOSED
 from gateway.finance.bill_messages import ImportReply, ReconciliationRun
-from gateway.finance.close import SOFT
-from gateway.finance.close_messages import CloseReport
+from gateway.finance.close import OPEN, SOFT
+from gateway.finance.close_messages import CloseProposal, CloseReport
 from gateway.finance.errors import Refused
 from gateway.finance.form_messages import Done, Once, ShowForm, actor_of
 from gateway.finance.journal_messages import JournalDocument
@@ -121,6 +121,10 @@ def _described(reply: object) -> Done:
         case CloseReport():
             how = "softly" if reply.state == SOFT else "for good"
             return Done(subject=reply.month, sentence=f"{reply.month} is closed {how}")
+        case CloseProposal():
+            is_open = reply.state == OPEN
+            became = "waits for somebody else to confirm it" if is_open else f"is {reply.state}"
+            return Done(subject=reply.month, sentence=f"the close of {reply.month} {became}")
         case JournalDocument():
             return Done(subject=reply.number, sentence=f"journal {reply.number} is issued")
         case _:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from gateway.finance.bill_messages import ImportFile, ListImports, ListRuns, Reconcile, ShowRun
-from gateway.finance.close_messages import CloseMonth, CloseStatus, ListCloses, VerifyCloses
+from gateway.finance.close_messages import (
+    CloseMonth,
+    CloseStatus,
+    ListCloses,
+    ProposeClose,
+    VerifyCloses,
+    WithdrawClose,
+)
 from gateway.finance.commitment_messages import (
     ListCommitments,
     RecordCommitment,
@@ -28,6 +35,8 @@ FinanceRequest = (
     | ListAdjustments
     | CloseStatus
     | CloseMonth
+    | ProposeClose
+    | WithdrawClose
     | VerifyCloses
     | ListCloses
     | ShowJournal

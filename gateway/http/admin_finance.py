@@ -24,7 +24,6 @@ from gateway.finance.bill_messages import (
     ShowRun,
     SourceKind,
 )
-from gateway.finance.close_messages import CloseMonth, CloseStatus, CloseStep, VerifyCloses
 from gateway.finance.errors import FinanceError, Refused
 from gateway.finance.journal_csv import journal_csv
 from gateway.finance.journal_messages import (
@@ -43,7 +42,7 @@ from gateway.finance.messages import (
     ListProposals,
     Propose,
 )
-from gateway.finance.orders import close_delays, reconcile_order
+from gateway.finance.orders import reconcile_order
 from gateway.finance.statement_messages import days_of
 from gateway.finance.story_messages import ShowAnomalies, ShowBridge
 from gateway.http.admin import PREFIX
@@ -108,16 +107,6 @@ class ProposalBody(AdminModel):
     lines: Annotated[list[LineBody], Field(min_length=1, max_length=1_000)]
 
 
-class CloseBody(AdminModel):
-    """A close."""
-
-    step: CloseStep
-    accepted: dict[Words, Annotated[str, Field(min_length=1, max_length=500)]] = Field(
-        default_factory=dict[str, str],
-        description="Reasons by items of the checklist that are open and may be accepted.",
-    )
-
-
 class AdjustmentParams(AdminModel):
     """Which adjustments are wanted."""
 
@@ -136,12 +125,6 @@ class RunParams(AdminModel):
     """Which runs are wanted."""
 
     month: MonthName | None = None
-
-
-class StatusParams(AdminModel):
-    """Which step the checklist is for."""
-
-    step: CloseStep = CloseStep.HARD
 
 
 class JournalParams(AdminModel):
@@ -201,13 +184,10 @@ class FinanceApi:
             ("POST", "/proposals/{proposal_id}/approve", self.approve, 200, "Approve and post"),
             ("POST", "/proposals/{proposal_id}/reject", self.reject, 200, "Reject"),
             ("GET", "/adjustments", self.list_adjustments, 200, "List posted adjustments"),
-            ("GET", "/months/{month}", self.month, 200, "Say where a month stands"),
-            ("POST", "/months/{month}/close", self.close, 200, "Close a month"),
             ("GET", "/months/{month}/journal", self.journal, 200, "Show a month's journal"),
             ("POST", "/months/{month}/journal", self.issue_journal, 200, "Issue a journal"),
             ("GET", "/months/{month}/bridge", self.bridge, 200, "Explain a month's cost"),
             ("GET", "/anomalies", self.anomalies, 200, "List days that stood out"),
-            ("GET", "/closed-months", self.closed_months, 200, "Recompute closed months' digests"),
         )
         for method, path, endpoint, status, summary in routes:
             router.add_api_route(
@@ -292,23 +272,6 @@ class FinanceApi:
         query = ListAdjustments(from_period=params.from_, to_period=params.to, team=params.team)
         return {"adjustments": document(await self._calls.finance(query))}
 
-    async def month(self, month: MonthPath, params: Annotated[StatusParams, Query()]) -> Document:
-        """Say where a month stands, and what its next step lacks."""
-        delays = close_delays(self._service.finance.close)
-        query = CloseStatus(month=month, step=params.step, delays=delays)
-        return object_of(await self._calls.finance(query))
-
-    async def close(self, month: MonthPath, body: CloseBody, asking: Asking) -> Document:
-        """Close a month, softly or for good; refused while anything on its checklist is open."""
-        order = CloseMonth(
-            actor=asking.actor,
-            month=month,
-            step=body.step,
-            accepted=dict(body.accepted),
-            delays=close_delays(self._service.finance.close),
-        )
-        return object_of(await self._calls.finance(order))
-
     async def journal(
         self, month: MonthPath, params: Annotated[JournalParams, Query()]
     ) -> JournalAnswer:
@@ -363,10 +326,6 @@ class FinanceApi:
             teams=within.sums,
         )
         return {"anomalies": document(await self._calls.finance(query))}
-
-    async def closed_months(self) -> Document:
-        """Recompute the digest of every closed month."""
-        return {"months": document(await self._calls.finance(VerifyCloses()))}
 
 
 def document(value: object) -> object:

@@ -30,6 +30,7 @@ from gateway.dashboard.shell import FORM_BYTES_MAX, form_of, login_path, to, vie
 from gateway.finance.form_messages import FILE_BYTES_MAX
 from gateway.http import admin, admin_budgets, admin_commitments, admin_finance, openapi
 from gateway.http.admin_books import BooksApi
+from gateway.http.admin_close import CloseApi
 from gateway.http.admin_machines import MachinesApi
 from gateway.http.admin_people import PeopleApi
 from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
@@ -103,6 +104,7 @@ def make_pages(
         admin_api.router(),
         budget_api.router(),
         admin_finance.FinanceApi(service, calls).router(),
+        CloseApi(service, calls).router(),
         MachinesApi(service, calls).router(),
         BooksApi(service, calls).router(),
         admin_commitments.CommitmentApi(service, calls).router(),

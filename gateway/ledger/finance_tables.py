@@ -61,6 +61,31 @@ period_close = sa.Table(
 """Months that are soft or closed; the others are open. `anchor` is the head of the audit chain with
 the line of the close in it. A closed row is never changed."""
 
+close_proposal = sa.Table(
+    "close_proposal",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    _text("month"),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _text("proposed_by"),
+    sa.Column("accepted", JSON_DOCUMENT, nullable=False),
+    sa.Column("figures", JSON_DOCUMENT, nullable=False),
+    sa.Column("ledger_digest", sa.LargeBinary(32), nullable=False),
+    _text("state"),
+    sa.Column("decided_at_us", InstantUs),
+    _text("decided_by"),
+    _text("reason"),
+    sa.CheckConstraint("state IN ('open', 'confirmed', 'withdrawn', 'replaced', 'void')", "state"),
+    sa.Index(
+        "uq_close_proposal_open",
+        "month",
+        unique=True,
+        sqlite_where=sa.text("state = 'open'"),
+        postgresql_where=sa.text("state = 'open'"),
+    ),
+)
+"""Hard closes that wait for a second person, one a month at most, and what became of them."""
+
 late_entry = sa.Table(
     "late_entry",
     metadata,
@@ -291,6 +316,7 @@ commitment = sa.Table(
 
 TABLES = (
     period_close,
+    close_proposal,
     late_entry,
     import_batch,
     provider_usage,

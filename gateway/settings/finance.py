@@ -63,6 +63,8 @@ class CloseSettings(Section):
     """Days after its end from which it may be closed softly; late events still land in it."""
     hard_after_days: int = Field(default=5, ge=0, le=62)
     """Days after its end from which it may be closed for good."""
+    two_person: bool = False
+    """Whether closing for good takes two: one proposes it with a digest, another confirms that."""
 
 
 class FinanceSettings(Section):

@@ -108,6 +108,8 @@ POST /admin/v1/finance/proposals/{proposal_id}/reject  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/adjustments  a  -  -  a  a  -  -  a  -
 GET /admin/v1/finance/months/{month}  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/months/{month}/close  a  -  -  -  a  -  -  -  -
+POST /admin/v1/finance/months/{month}/close-proposal  a  -  -  -  a  -  -  -  -
+POST /admin/v1/finance/months/{month}/close-proposal/withdraw  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/months/{month}/journal  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/months/{month}/journal  a  -  -  -  a  -  -  -  -
 GET /admin/v1/finance/months/{month}/bridge  a  -  -  a  a  t  -  a  -

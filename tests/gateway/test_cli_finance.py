@@ -80,6 +80,28 @@ async def test_a_month_is_closed_from_the_command_line(command):
     assert (code, "a close is never undone" in err) == (1, True)
 
 
+async def test_a_close_is_proposed_shown_and_taken_back_and_not_confirmed_by_oneself(command):
+    month = ("close", "--month", "2026-10")
+    code, out, _ = command(*month, "--propose", "--accept", "reconciliation=no bill comes")
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "the close of 2026-10 waits for somebody else to confirm it:",
+    )
+    digest = out.split()[-1]
+    shown = command(*month)[1]
+    assert f"digest as proposed   {digest}" in shown
+    assert "accepted as proposed reconciliation: no bill comes" in shown
+    code, _, err = command(*month, "--confirm", digest)
+    assert (code, "cannot confirm it too" in err) == (1, True)
+    assert json.loads(command(*month, "--json")[1])["proposal"]["digest"] == digest
+    code, out, _ = command(*month, "--withdraw", "a bill is missing")
+    assert (code, "is withdrawn" in out) == (0, True)
+    again = json.loads(command(*month, "--propose", "--accept", "reconciliation=x", "--json")[1])
+    assert again["digest"] == digest
+    code, out, _ = command(*month, "--hard", "--accept", "reconciliation=no bill comes")
+    assert (code, "2026-10 is closed" in out) == (0, True)
+
+
 async def test_json_is_the_whole_answer(command):
     take(command)
     for arguments in (
@@ -119,6 +141,8 @@ async def test_a_file_that_is_no_bill_is_unreadable_and_stays_in_the_list(comman
 USAGE = {
     "no month": ("close",),
     "a month that is none": ("close", "--month", "2026-13"),
+    "a digest that is none": ("close", "--month", "2026-10", "--confirm", "5f0c"),
+    "a reason that is none": ("close", "--month", "2026-10", "--withdraw", " "),
     "two steps": ("close", "--month", "2026-10", "--soft", "--hard"),
     "an acceptance without a reason": ("close", "--month", "2026-10", "--accept", "unpriced="),
     "a line without an amount": (

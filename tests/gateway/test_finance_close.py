@@ -20,8 +20,9 @@ from gateway.finance.bill_messages import (
     ShowRun,
     SourceKind,
 )
-from gateway.finance.close import Books, close_month, close_status, verify_closes
+from gateway.finance.close import Books, close_month, close_status
 from gateway.finance.close_messages import CloseMonth, CloseStatus, CloseStep, VerifyCloses
+from gateway.finance.closed_months import verify_closes
 from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import Refused, UnreadableSource
 from gateway.finance.messages import (

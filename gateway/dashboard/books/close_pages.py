@@ -14,6 +14,7 @@ from gateway.dashboard.books.close_view import (
     figures_of,
     item_lines,
     lacking,
+    proposed_close,
     reasons_of,
     soft_from,
     typed_reasons,
@@ -38,19 +39,24 @@ from gateway.finance.close_messages import (
     CloseReport,
     CloseStatus,
     CloseStep,
+    ProposeClose,
     VerifiedClose,
     VerifyCloses,
+    WithdrawClose,
 )
 from gateway.finance.form_messages import Once
 from gateway.finance.orders import close_delays
 from gateway.ledger.views import GroupBy, SpendQuery
 
+DIGEST_CHARACTERS = 64
 _CLOSED = "closed"
 _REASON_CHARACTERS_MAX = 500
 _DONE = {
     "soft": "The month is closed softly: its figures may go out as preliminary.",
     "hard": "The month is closed for good.",
     "journal": "The journal of the month is issued.",
+    "proposed": "The close is proposed. Somebody else has to confirm it.",
+    "withdrawn": "The proposed close is taken back.",
 }
 
 
@@ -88,6 +94,9 @@ class ClosePages:
             "soft": self._soft,
             "review": self._review,
             "hard": self._hard,
+            "propose": self._propose,
+            "confirm": self._confirm_proposed,
+            "withdraw": self._withdraw,
             "journal": self._journal,
             "revise": self._journal,
         }
@@ -120,6 +129,45 @@ class ClosePages:
             return self._confirm(request, month, report, reasons, filled)
         await self._do(request, month, form, report, CloseStep.HARD)
         return back(CLOSE_PATH, month=month.name, done="hard")
+
+    async def _propose(self, request: Request, month: Month, form: Mapping[str, str]) -> Response:
+        """Propose the hard close, where two people close."""
+        report = await self._status(month, CloseStep.HARD)
+        reasons = _checked_reasons(report, form)
+        order = ProposeClose(
+            actor=self.books.actor(request),
+            month=month.name,
+            accepted=reasons,
+            delays=close_delays(self.books.settings.close),
+        )
+        await self.books.act(Once(form=form_number(form), act=order))
+        return back(CLOSE_PATH, month=month.name, done="proposed")
+
+    async def _confirm_proposed(
+        self, request: Request, month: Month, form: Mapping[str, str]
+    ) -> Response:
+        """Close for good what somebody else proposed, with the digest that was shown."""
+        if form.get("confirm", "").strip() != month.name:
+            raise FieldFaults({"confirm": f"type {month.name} to confirm"})
+        order = CloseMonth(
+            actor=self.books.actor(request),
+            month=month.name,
+            step=CloseStep.HARD,
+            delays=close_delays(self.books.settings.close),
+            needs_two=True,
+            digest=form.get("digest", "")[:DIGEST_CHARACTERS],
+        )
+        await self.books.act(Once(form=form_number(form), act=order))
+        return back(CLOSE_PATH, month=month.name, done="hard")
+
+    async def _withdraw(self, request: Request, month: Month, form: Mapping[str, str]) -> Response:
+        """Take back or turn down what was proposed."""
+        reason = form.get("reason", "").strip()
+        if not reason or len(reason) > _REASON_CHARACTERS_MAX:
+            raise FieldFaults({"reason": f"1 to {_REASON_CHARACTERS_MAX} characters"})
+        order = WithdrawClose(actor=self.books.actor(request), month=month.name, reason=reason)
+        await self.books.act(Once(form=form_number(form), act=order))
+        return back(CLOSE_PATH, month=month.name, done="withdrawn")
 
     async def _journal(self, request: Request, month: Month, form: Mapping[str, str]) -> Response:
         """Issue the journal of a closed month, or another one where the configuration changed."""
@@ -154,6 +202,7 @@ class ClosePages:
             step=step,
             accepted=reasons,
             delays=close_delays(self.books.settings.close),
+            needs_two=self.books.settings.close.two_person,
         )
         await self.books.act(Once(form=form_number(form), act=order))
 
@@ -171,6 +220,7 @@ class ClosePages:
             **self.books.frame(request, CLOSE_PATH, month),
             "figures": figures_of(report),
             "accepted": [one for one in lines if one.is_open],
+            "takes_two": self.books.settings.close.two_person,
             "filled": filled,
         }
         if filled.faults:
@@ -203,6 +253,8 @@ class ClosePages:
                 for one in lines
                 if one.is_open and not one.takes_reason and one.name in SOFT_ITEMS
             ],
+            "takes_two": self.books.settings.close.two_person,
+            "proposed": proposed_close(report, names, actor=self.books.actor(request)),
             "soft_from": soft_from(month, days=self.books.settings.close.soft_after_days),
             "soft_at": instant(report.soft_at_us),
             "soft_by": spoken(report.soft_by, names),

@@ -15,6 +15,8 @@ from gateway.dashboard.books.frame import (
     RECONCILIATION_PATH,
     UNATTRIBUTED_PATH,
     Filled,
+    instant,
+    spoken,
 )
 from gateway.dashboard.finance.amounts import Shown, shown
 from gateway.dashboard.finance.periods import Month
@@ -112,6 +114,60 @@ def figures_of(report: CloseReport) -> Figures:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposedClose:
+    """A close that waits for a second person, or that a second person confirmed.
+
+    Attributes:
+        at: When it was proposed.
+        by: Who proposed it.
+        digest: What was proposed.
+        accepted: Labels of what was accepted, with reasons.
+        total: What was booked and adjusted then.
+        events: Entries, grouped digits.
+        is_current: Whether the month still has the digest.
+        is_own: Whether whoever looks proposed it and so cannot confirm it.
+    """
+
+    at: str
+    by: str
+    digest: str
+    accepted: Sequence[tuple[str, str]]
+    total: Shown
+    events: str
+    is_current: bool
+    is_own: bool
+
+
+def proposed_close(
+    report: CloseReport, names: Mapping[str, str], *, actor: str
+) -> ProposedClose | None:
+    """What is shown of a proposed close; None where there is none.
+
+    Args:
+        report: Where the month stands.
+        names: Names of people by actor.
+        actor: Who looks.
+    """
+    found = report.proposal
+    if found is None:
+        return None
+    return ProposedClose(
+        at=instant(found.at_us),
+        by=spoken(found.proposed_by, names),
+        digest=found.digest,
+        accepted=[(_label(name), reason) for name, reason in sorted(found.accepted.items())],
+        total=shown(found.cost_pico_usd + found.adjusted_pico_usd),
+        events=f"{found.events:,}",
+        is_current=found.is_current,
+        is_own=found.proposed_by == actor,
+    )
+
+
+def _label(name: str) -> str:
+    return _LABELS.get(name, name.replace("_", " "))
+
+
 def item_lines(report: CloseReport, filled: Filled, *, month_before: str) -> list[ItemLine]:
     """The checklist with what somebody typed.
 
@@ -123,7 +179,7 @@ def item_lines(report: CloseReport, filled: Filled, *, month_before: str) -> lis
     return [
         ItemLine(
             name=item.name,
-            label=_LABELS.get(item.name, item.name.replace("_", " ")),
+            label=_label(item.name),
             state=_STATES[item.state],
             is_open=item.state == _OPEN,
             takes_reason=item.state == _OPEN and item.is_acceptable,
