@@ -15,10 +15,11 @@ from gateway.cli.faults import CliFault
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.finance.errors import Refused
+from gateway.finance.machines.shown import SLICE_NAME
 from gateway.finance.spend_question import Reporting
 from gateway.finance.statement_csv import statement_csv
 from gateway.finance.statement_json import statement_json
-from gateway.finance.statement_messages import ShowStatement, TeamStatement, days_of
+from gateway.finance.statement_messages import MachinePart, ShowStatement, TeamStatement, days_of
 from gateway.notices.messages import SendStatement, SentNotice
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig, load
@@ -152,6 +153,19 @@ def _print(found: TeamStatement) -> None:
         ("charged", found.sums.total_pico_usd),
     ):
         typer.echo(f"  {what:<28} {format_usd(amount)} USD")
+    if found.machines is not None:
+        _print_machines(found.machines)
+
+
+def _print_machines(part: MachinePart) -> None:
+    """What the use of machines really cost, beside what is charged for it."""
+    typer.echo(f"  machines of our own, for information: {part.standing}")
+    for use in part.uses:
+        what = f"{use.pool}, {use.project or '-'}"
+        slice_text = f", {SLICE_NAME}" if use.is_slice else ""
+        nominal = " (nominal rate)" if use.is_nominal else ""
+        booked, actual = format_usd(use.booked_pico_usd), format_usd(use.actual_pico_usd)
+        typer.echo(f"    {what}{slice_text}: booked {booked} USD, actual {actual} USD{nominal}")
 
 
 def _list_sent(loaded: LoadedConfig, *, as_json: bool) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, time, timedelta
 from typing import cast
 
+import msgspec
 import sqlalchemy as sa
 
 from gateway.clock import to_microseconds
 from gateway.finance.adjustments import adjustments
+from gateway.finance.machines.statement import machine_part
 from gateway.finance.messages import UNATTRIBUTED, ListAdjustments
 from gateway.finance.statement_messages import LateUsage, ShowStatement, TeamStatement, days_of
 from gateway.ledger.finance_tables import period_close
@@ -62,7 +64,13 @@ def load_statement(
         sums=usage,
         cost_centres=tuple(one for one in query.cost_centres if one.team == query.team),
     )
-    return _with_corrections(connection, statement) if is_seen else statement
+    if not is_seen:
+        return statement
+    corrected = _with_corrections(connection, statement)
+    if _is_week(query.period):  # what machines cost is worked out by the month
+        return corrected
+    machines = machine_part(connection, query.team, query.period, now_us=now_us)
+    return msgspec.structs.replace(corrected, machines=machines)
 
 
 def teams_of(connection: sa.Connection, period: str) -> tuple[str, ...]:

@@ -1,4 +1,8 @@
-"""A statement as CSV (RFC 4180): usage, corrections, and the total; lines end with CRLF."""
+"""A statement as CSV (RFC 4180): usage, corrections, and the total; lines end with CRLF.
+
+What machines really cost stands in rows of the kind `machines`, in columns of its own: it is for
+information, and their amount is 0.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import csv
 import io
 from collections.abc import Iterator
 
-from gateway.finance.statement_messages import TeamStatement
+from gateway.finance.machines.shown import SLICE_NAME
+from gateway.finance.statement_messages import MachinePart, TeamStatement
 from gateway.ledger.report_csv import neutralised
 from gateway.ledger.views import SpendSums
 from pricing.money import format_usd
@@ -26,6 +31,8 @@ COLUMNS = (
     "output_tokens",
     "amount_usd",
     "amount_pico_usd",
+    "machine_booked_usd",
+    "machine_actual_usd",
 )
 _NO_COUNTS = ("", "", "", "")
 _Row = tuple[str | int, ...]
@@ -42,7 +49,12 @@ def statement_csv(statement: TeamStatement) -> str:
     head = (neutralised(statement.team), statement.period)
     for kind, place, counts, amount in _rows(statement):
         texts = (neutralised(text) for text in place)
-        writer.writerow((kind, *head, *texts, *counts, format_usd(amount), amount))
+        writer.writerow((kind, *head, *texts, *counts, format_usd(amount), amount, "", ""))
+    if statement.machines is not None:
+        for place, booked, actual in _machines(statement, statement.machines):
+            texts = (neutralised(text) for text in place)
+            amounts = (format_usd(booked), format_usd(actual))
+            writer.writerow(("machines", *head, *texts, *_NO_COUNTS, "0", 0, *amounts))
     return out.getvalue()
 
 
@@ -70,6 +82,16 @@ def _rows(statement: TeamStatement) -> Iterator[tuple[str, tuple[str, ...], _Row
         place = (one.project, statement.cost_centre(one.project), one.model, about, one.reason)
         yield one.kind.value, place, _NO_COUNTS, one.amount_pico_usd
     yield "total", ("",) * 5, _counts(statement.report.total), statement.sums.total_pico_usd
+
+
+def _machines(
+    statement: TeamStatement, part: MachinePart
+) -> Iterator[tuple[tuple[str, ...], int, int]]:
+    """Place, booked and actual amount of each use."""
+    for use in part.uses:
+        text = SLICE_NAME if use.is_slice else part.standing
+        place = (use.project, statement.cost_centre(use.project), use.deployment, use.pool, text)
+        yield place, use.booked_pico_usd, use.actual_pico_usd
 
 
 def _counts(sums: SpendSums) -> _Row:

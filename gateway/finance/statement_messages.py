@@ -37,6 +37,75 @@ class LateUsage(msgspec.Struct, frozen=True, kw_only=True):
     amount_pico_usd: int
 
 
+class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A team's use of a pool of machines in a month, for a project.
+
+    Attributes:
+        pool: Which.
+        project: Empty for none.
+        deployment: What was used; empty for what was idle of the team's own slice.
+        is_slice: Whether it is that.
+        is_nominal: Whether any of it is at a nominal rate.
+        used_us: Busy time.
+        booked_pico_usd: What is booked for it, which is among the usage.
+        actual_pico_usd: Its share in what the machines cost.
+        ratio: That of the pool's cost, as decimal text.
+    """
+
+    pool: str
+    project: str
+    deployment: str
+    is_slice: bool
+    is_nominal: bool
+    used_us: int
+    booked_pico_usd: int
+    actual_pico_usd: int
+    ratio: str
+
+
+class MachinePart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a team's use of machines really cost, beside what it is charged.
+
+    Attributes:
+        uses: By pool, the largest first.
+        approved_pico_usd: Adjustments for it that were approved, in whatever month they count.
+        waiting: Numbers of proposals for it that wait for approval.
+        is_over: Whether the month is over, so that shares are of all of it.
+    """
+
+    uses: tuple[MachineUse, ...]
+    approved_pico_usd: int
+    waiting: tuple[int, ...]
+    is_over: bool
+
+    @property
+    def booked_pico_usd(self) -> int:
+        """What is booked for it."""
+        return sum(use.booked_pico_usd for use in self.uses)
+
+    @property
+    def actual_pico_usd(self) -> int:
+        """Its shares in what the machines cost."""
+        return sum(use.actual_pico_usd for use in self.uses)
+
+    @property
+    def open_pico_usd(self) -> int:
+        """What is not charged of it; negative where more is charged."""
+        return self.actual_pico_usd - self.booked_pico_usd - self.approved_pico_usd
+
+    @property
+    def standing(self) -> str:
+        """How far it is charged, as a sentence without its full stop."""
+        if not self.is_over:
+            return "the month is not over: shares are of what was until now, and nothing is charged"
+        if not self.open_pico_usd:
+            return "all of it is charged"
+        if self.waiting:
+            numbers = ", ".join(map(str, self.waiting))
+            return f"not charged yet: proposal {numbers} waits for approval"
+        return "not charged: no adjustment was approved or waits"
+
+
 class TeamStatement(msgspec.Struct, frozen=True, kw_only=True):
     """What a team is charged for a period.
 
@@ -54,6 +123,8 @@ class TeamStatement(msgspec.Struct, frozen=True, kw_only=True):
         late: Usage of closed months that is counted in this period.
         adjustments: Of the month, or posted in the week.
         cost_centres: Of the team and its projects.
+        machines: What its use of machines really cost, None where it used none, and of a week; for
+            information: only what is approved is charged.
     """
 
     team: str
@@ -68,6 +139,7 @@ class TeamStatement(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[LateUsage, ...] = ()
     adjustments: tuple[Adjustment, ...] = ()
     cost_centres: tuple[CostCentre, ...] = ()
+    machines: MachinePart | None = None
 
     @property
     def counted_later_pico_usd(self) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
-from gateway.dashboard.figures import summed
-from gateway.dashboard.finance.amounts import Shown, shown, shown_together
-from gateway.finance.statement_messages import TeamStatement
+from gateway.dashboard.figures import NOTHING, summed
+from gateway.dashboard.finance.amounts import Shown, share_text, shown, shown_together
+from gateway.finance.machines.shown import SLICE_NAME, hours_text
+from gateway.finance.statement_messages import MachinePart, TeamStatement
 from gateway.ledger.views import SpendSums
 
 
@@ -60,6 +62,54 @@ class CorrectionLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLine:
+    """What a use of machines really cost.
+
+    Attributes:
+        pool: Which.
+        project: Empty for none.
+        cost_centre: Empty for none.
+        what: The deployment, or that it is idle time of the team's slice.
+        is_nominal: Whether the rate is a stand-in.
+        used: Busy time.
+        share: Of the machines' cost, in per cent.
+        booked: What is booked for it.
+        actual: Its share in what they cost.
+    """
+
+    pool: str
+    project: str
+    cost_centre: str
+    what: str
+    is_nominal: bool
+    used: str
+    share: str
+    booked: Shown
+    actual: Shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLines:
+    """The team's use of machines.
+
+    Attributes:
+        lines: By pool, the largest first.
+        booked: Of all.
+        actual: Of all.
+        approved: Adjustments for it that were approved.
+        open: What is not charged.
+        standing: How far it is charged, as a sentence.
+    """
+
+    lines: Sequence[MachineLine]
+    booked: Shown
+    actual: Shown
+    approved: Shown
+    open: Shown
+    standing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
     """Everything on the statement.
 
@@ -72,6 +122,7 @@ class Statement:
         estimated: The part of the usage that rests on estimates, empty for none.
         unpriced: Attempts without a price, empty for none.
         exposure: What may still be billed, empty for nothing.
+        machines: What its use of machines really cost, None where there is none; for information.
     """
 
     lines: Sequence[StatementLine]
@@ -82,6 +133,7 @@ class Statement:
     estimated: str
     unpriced: str
     exposure: str
+    machines: MachineLines | None
 
 
 _STATES = {
@@ -90,6 +142,7 @@ _STATES = {
     "closed": "closed: final",
     "week": "a week: preliminary until its month is closed",
 }
+_RATIO_PARTS = 10**12
 _LATER = "Counted when it came"
 _LATE = "Late usage"
 
@@ -128,7 +181,38 @@ def statement(given: TeamStatement) -> Statement:
         estimated=_said(total.estimated_cost_pico_usd),
         unpriced=f"{total.unpriced_attempts:,}" if total.unpriced_attempts else "",
         exposure=_said(total.exposure_pico_usd),
+        machines=None if given.machines is None else _machines(given, given.machines),
     )
+
+
+def _machines(given: TeamStatement, part: MachinePart) -> MachineLines:
+    costs = shown_together([use.actual_pico_usd for use in part.uses])
+    return MachineLines(
+        lines=[
+            MachineLine(
+                pool=use.pool,
+                project=use.project,
+                cost_centre=given.cost_centre(use.project),
+                what=SLICE_NAME if use.is_slice else use.deployment,
+                is_nominal=use.is_nominal,
+                used=NOTHING if use.is_slice else hours_text(use.used_us),
+                share=_per_cent(use.ratio),
+                booked=shown(use.booked_pico_usd),
+                actual=cost,
+            )
+            for use, cost in zip(part.uses, costs, strict=True)
+        ],
+        booked=shown(part.booked_pico_usd),
+        actual=shown(part.actual_pico_usd),
+        approved=shown(part.approved_pico_usd),
+        open=shown(part.open_pico_usd),
+        standing=f"{part.standing[:1].upper()}{part.standing[1:]}.",
+    )
+
+
+def _per_cent(ratio: str) -> str:
+    """A ratio of up to twelve decimals as a share."""
+    return share_text(int(Decimal(ratio) * _RATIO_PARTS), _RATIO_PARTS)
 
 
 def _corrections(given: TeamStatement) -> Iterator[CorrectionLine]:

@@ -178,7 +178,7 @@ def open_lines(connection: sa.Connection, month: MonthOfMachines) -> tuple[Adjus
     )
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Who owes for which pool."""
 
     pool: str
@@ -186,23 +186,29 @@ class _Place(NamedTuple):
     project: str
 
 
-def _owed(connection: sa.Connection, month: MonthOfMachines) -> list[tuple[_Place, int]]:
+def _owed(connection: sa.Connection, month: MonthOfMachines) -> list[tuple[Place, int]]:
     """What machines cost less what is booked and posted for it, in order; without what is even."""
-    owed: dict[_Place, int] = {}
+    owed: dict[Place, int] = {}
     pools = _pools(month)
     for pool in pools.values():
         for share in pool.shares(RateKind.ACTUAL):
-            place = _Place(share.pool, share.team or UNATTRIBUTED, share.project)
+            place = Place(share.pool, share.team or UNATTRIBUTED, share.project)
             owed[place] = owed.get(place, 0) + share.actual_pico_usd - share.booked_pico_usd
-    for place, amount in _posted(connection, month.month, pools.keys()):
+    for place, amount in posted(connection, month.month, pools.keys()):
         owed[place] = owed.get(place, 0) - amount
     return [(place, amount) for place, amount in sorted(owed.items()) if amount]
 
 
-def _posted(
+def posted(
     connection: sa.Connection, month: str, pools: Collection[str]
-) -> Iterator[tuple[_Place, int]]:
-    """What earlier proposals brought about; what only moves among teams changes no cost."""
+) -> Iterator[tuple[Place, int]]:
+    """What earlier proposals brought about; what only moves among teams changes no cost.
+
+    Args:
+        connection: In a transaction.
+        month: Which it is about.
+        pools: Known ones.
+    """
     table = spend_adjustment
     about = sa.case((table.c.original_period != "", table.c.original_period), else_=table.c.period)
     chosen = sa.select(
@@ -214,7 +220,7 @@ def _posted(
     ):
         deployment = f"{account}/{model}"
         pool = deployment if deployment in pools else account
-        yield _Place(pool, team, project), int(amount)
+        yield Place(pool, team, project), int(amount)
 
 
 @dataclass(slots=True, kw_only=True)
