@@ -27,8 +27,10 @@ import aiohttp
 import uvloop
 from yarl import URL
 
+from gateway.privacy.permit import operator_permit
 from providers.contract import AttemptFacts, Deadlines
 from providers.transport import Transport, header_lines
+from providers.transport.head import place_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HEADERS = {
@@ -106,10 +108,17 @@ async def fareway_transport(url: URL):
     """What the gateway uses."""
     transport = Transport([str(url)])
     lines = header_lines(HEADERS)
+    permit = operator_permit("benchmark", {"bench/m": place_of(url)})
 
     async def post(body: bytes) -> int:
         exchange = await transport.send(
-            url, headers=lines, body=body, deadlines=LIMITS, facts=AttemptFacts()
+            url,
+            permit=permit,
+            deployment="bench/m",
+            headers=lines,
+            body=body,
+            deadlines=LIMITS,
+            facts=AttemptFacts(),
         )
         async with exchange:
             exchange.headers.get("content-type", "")

@@ -13,6 +13,7 @@ from gateway.auth.keys import hash_key
 from gateway.budgets.holds import Holds
 from gateway.channel import Channel
 from gateway.clock import Clock, uuid7_maker
+from gateway.egress.destinations import deployment_origins
 from gateway.finance.focus.parties import parties_of
 from gateway.finance.spend_question import Reporting
 from gateway.fleet import Fleet, build_fleet
@@ -25,6 +26,8 @@ from gateway.limits.memory import LimitMemory
 from gateway.limits.rules import LimitBook, TeamLimits
 from gateway.limits.shared import Connection, SharedLimits
 from gateway.policy_proof import proved_policy
+from gateway.privacy.model import PolicySource
+from gateway.privacy.permit import Permits
 from gateway.relay.attempts import Relay
 from gateway.relay.exposure import Exposures
 from gateway.relay.job import RelayLimits
@@ -330,9 +333,11 @@ def build_admission(
     Raises:
         PolicyUnproved: The policy does not hold.
     """
+    policy = proved_policy(settings, clock)
     return Admission(
         fleet=fleet or build_fleet(settings),
-        policy=proved_policy(settings, clock),
+        policy=policy,
+        permits=build_permits(settings, policy.source),
         teams={
             name: TeamRules(
                 tags=frozenset(team.tags),
@@ -343,6 +348,21 @@ def build_admission(
         },
         providers=providers,
         health=health,
+    )
+
+
+def build_permits(settings: Settings, source: PolicySource) -> Permits:
+    """What gives each request its permit.
+
+    Args:
+        settings: The configuration.
+        source: The policy as it is written, never as it was compiled.
+    """
+    names = [one.name for one in source.deployments]
+    return Permits(
+        source,
+        origins=deployment_origins(settings, names),
+        floors={name: frozenset(team.tags) for name, team in settings.teams.items()},
     )
 
 

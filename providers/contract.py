@@ -23,6 +23,7 @@ from typing import Protocol
 import msgspec
 
 from pricing.usage import Usage
+from providers.errors import NotPermitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,39 @@ class Deadlines:
     first_token_s: float
     between_tokens_s: float
     total_s: float
+
+
+ENGINE = "engine:"
+"""What a permit calls the embedded engine, which no network leads to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressPermit:
+    """Where one request may be sent, or one errand of the operator's; whoever sends demands it.
+
+    Only `gateway.privacy.permit` makes one, by its own reading of the policy. A provider shows it
+    with the name of the deployment that it is, never with one that somebody told it.
+
+    Attributes:
+        origins: By deployment, the one place where it is: scheme, host and port, all written out
+            (`https://api.example.com:443`), or `ENGINE`.
+        purpose: What for, `request` or the operator's errand.
+    """
+
+    origins: Mapping[str, str]
+    purpose: str = "request"
+
+    def require(self, deployment: str, origin: str) -> None:
+        """Go on where the permit has the deployment at this place.
+
+        Raises:
+            NotPermitted: It does not.
+        """
+        if self.origins.get(deployment) != origin:
+            raise NotPermitted(
+                f"{deployment} is not where this {self.purpose} may be sent.",
+                code="egress_refused",
+            )
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,7 +303,13 @@ class Provider(Protocol):
         ...
 
     def stream(
-        self, model_id: str, request: ChatRequest, *, deadlines: Deadlines, facts: AttemptFacts
+        self,
+        model_id: str,
+        request: ChatRequest,
+        *,
+        permit: EgressPermit,
+        deadlines: Deadlines,
+        facts: AttemptFacts,
     ) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
         """Send the request and iterate over batches; leaving the context cancels the upstream.
 
@@ -279,10 +319,12 @@ class Provider(Protocol):
         Args:
             model_id: The upstream's own model name.
             request: What to send.
+            permit: Where it may be sent.
             deadlines: The attempt's timeouts.
             facts: Filled in as the attempt goes.
 
         Raises:
+            NotPermitted: The permit does not name the deployment, or not where this provider is.
             ProviderError: The attempt failed; on entry, or while iterating.
         """
         ...

@@ -3,6 +3,7 @@
 ProviderError
   CallerError      show it, do not retry
                    BadRequest, ContextTooLong, ContentFiltered
+  NotPermitted     refuse the request: it may not be sent there, whatever has led it there
   CredentialError  our key or account is refused; go elsewhere and tell the operator
   CapacityError    go elsewhere now, come back after `retry_after_s`
                    RateLimited, Overloaded, Unavailable
@@ -84,6 +85,15 @@ class ContextTooLong(CallerError):
 
 class ContentFiltered(CallerError):
     """The upstream's content filter refused the prompt."""
+
+
+class NotPermitted(ProviderError):
+    """The request's permit does not name the deployment, or not at this address: a fault of ours.
+
+    Nothing was sent, and nobody else is asked: who has led the request here may err again.
+    """
+
+    billing = Billing.NONE
 
 
 class CredentialError(ProviderError):

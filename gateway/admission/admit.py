@@ -22,6 +22,7 @@ from gateway.dialects.openai_chat import ParsedChat
 from gateway.fleet import Fleet
 from gateway.health import HealthBoard
 from gateway.privacy.errors import UnknownTags
+from gateway.privacy.permit import Permits
 from gateway.privacy.policy import Policy
 from gateway.routing.decision import Decision, decide
 from gateway.routing.needs import RequestNeeds
@@ -32,7 +33,7 @@ from gateway.routing.refusal import Refusal, RefusalCode
 from gateway.routing.resolve import find, is_authorised
 from gateway.routing.scope import KeyScope
 from gateway.routing.snapshot import FleetSnapshot
-from providers.contract import Provider
+from providers.contract import EgressPermit, Provider
 
 _REFUSALS: Mapping[RefusalCode, type[errors.GatewayError]] = {
     RefusalCode.MODEL_NOT_FOUND: errors.ModelNotFound,
@@ -71,6 +72,7 @@ class Admission:
         teams: Rules per team.
         providers: By name.
         health: What is up.
+        permits: Says, by a reading of the policy of its own, where a request may be sent.
         routes: What is remembered.
     """
 
@@ -79,6 +81,7 @@ class Admission:
     teams: Mapping[str, TeamRules]
     providers: Mapping[str, Provider]
     health: HealthBoard
+    permits: Permits
     # Never handed from one to the other: what is remembered goes with the policy that decided it.
     routes: Routes = field(default_factory=Routes, init=False, repr=False, compare=False)
 
@@ -133,6 +136,7 @@ class Admission:
             tags_text=route.tags_text,
             project=project,
             allowed=route.allowed,
+            egress=self.permits.issue(principal.team, controls.tags, route.tags, wall_us),
         )
 
     def _find_route(
@@ -301,6 +305,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
         tags_text: The same as a header's value.
         project: Project to book on, empty for none.
         allowed: Every deployment of the fleet that the tags may reach.
+        egress: Where the request may be sent, whatever the decision says.
     """
 
     decision: Decision
@@ -309,6 +314,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     tags_text: bytes
     project: str
     allowed: frozenset[str]
+    egress: EgressPermit
 
 
 def refusal_error(refusal: Refusal) -> errors.GatewayError:

@@ -7,7 +7,7 @@ document of somebody else adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
@@ -30,6 +30,7 @@ from gateway.settings.providers import (
 from gateway.settings.storage import SQLITE_PREFIX
 from gateway.settings.trust import SELF_HOSTED, TrustClaim, claims_attribute
 from providers.addresses import Reach
+from providers.contract import ENGINE
 
 _HUB = "https://huggingface.co"
 _HUB_PLACES = ("huggingface.co:443", "*.huggingface.co:443", "*.hf.co:443")
@@ -160,9 +161,30 @@ def provider_url(provider: ProviderSettings) -> str | None:
 def origin(url: str) -> str:
     """Scheme, host and port of a URL, the port written out: what a permit names a server by."""
     parts = urlsplit(url)
-    host = (parts.hostname or "").rstrip(".")
+    host = normal_host(parts.hostname or "")
     shown = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{shown}:{parts.port or _PORTS[parts.scheme]}"
+
+
+def deployment_origins(settings: Settings, deployments: Iterable[str]) -> Mapping[str, str]:
+    """Where each deployment is, as permits name places; without those that nobody knows.
+
+    Args:
+        settings: The configuration.
+        deployments: Names, `provider/model-id`.
+    """
+    places: dict[str, str] = {}
+    for name, provider in settings.providers.items():
+        if isinstance(provider, LocalProvider):
+            places[name] = ENGINE
+        elif (url := provider_url(provider)) is not None:
+            places[name] = origin(url)
+    found: dict[str, str] = {}
+    for deployment in deployments:
+        place = places.get(deployment.partition("/")[0])
+        if place is not None:
+            found[deployment] = place
+    return found
 
 
 def provider_reach(settings: Settings, name: str, *, today: date | None = None) -> Reach:

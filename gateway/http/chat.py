@@ -201,7 +201,7 @@ class ChatCall:
         service = self._service
         admitted = service.admission.admit(*self._asked, wall_us=service.clock.wall_us())
         name = candidate.deployment
-        if name not in admitted.decision.reachable:
+        if name not in admitted.decision.reachable or name not in admitted.egress.origins:
             return None
         # One that is down by now stays: the attempt finds that out, and others may follow.
         return next((one for one in admitted.candidates if one.deployment == name), candidate)
@@ -287,6 +287,7 @@ class ChatCall:
             booking=booking,
             candidates=admitted.candidates,
             renew=self._renew,
+            egress=admitted.egress,
             request=ChatRequest(
                 fields=parsed.fields,
                 is_stream=parsed.is_stream,

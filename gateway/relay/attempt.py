@@ -123,7 +123,11 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
                 job.head.note_dispatch(opened.started_s)  # the journal has just asked the clock
             client.drains = provider.on_disconnect is OnDisconnect.DRAIN
             async with provider.stream(
-                model_id, job.request, deadlines=self.deadlines, facts=facts
+                model_id,
+                job.request,
+                permit=job.egress,
+                deadlines=self.deadlines,
+                facts=facts,
             ) as batches:
                 if isinstance(seen, WholeParts):
                     async for batch in batches:

@@ -6,6 +6,7 @@ Each attempt is journaled before it is dispatched and settled exactly once, what
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +25,9 @@ from gateway.relay.retry_budget import RetryBudget
 from gateway.relay.retry_policy import RetryPolicy
 from gateway.relay.verdict import final_error
 from gateway.routing.ranking import Candidate
-from providers.errors import CapacityError, ProviderError, RateLimited
+from providers.errors import CapacityError, NotPermitted, ProviderError, RateLimited
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +149,10 @@ class Relay(RelayParts):
     ) -> Next | None:
         """Write a failure down, and what follows it; nothing once content went out."""
         paused_s = None
+        if isinstance(error, NotPermitted):
+            # The evaluator has let through what the second reading of the policy has not.
+            self.metrics.note_egress_refusal("permit")
+            logger.error("the egress guard stopped a request to %s", candidate.deployment)
         if isinstance(error, CapacityError):
             paused_s = self.health.note_lack(
                 candidate.deployment,

@@ -58,6 +58,7 @@ RULES: Mapping[type[ProviderError], Rule] = {
     errors.BadRequest: Rule(ends_request=True),
     errors.ContentFiltered: Rule(ends_request=True),
     errors.ContextTooLong: _NEVER_THERE_AGAIN,
+    errors.NotPermitted: Rule(ends_request=True),
     errors.CredentialError: _NEVER_THERE_AGAIN,
     errors.RateLimited: _AS_OFTEN_AS_ALLOWED,
     errors.Overloaded: _AS_OFTEN_AS_ALLOWED,

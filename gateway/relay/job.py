@@ -13,7 +13,7 @@ from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, attempt_lines, header_text
 from gateway.routing.ranking import Candidate
 from gateway.telemetry.trail import RequestTrail
-from providers.contract import ChatRequest, Deadlines
+from providers.contract import ChatRequest, Deadlines, EgressPermit
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +24,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         candidates: The frozen set, in order; nothing else is ever called.
         renew: What a later attempt at one of them is now, with the price in force; None where the
             request may not reach it any more.
+        egress: Where it may be sent, by a second reading of the policy.
         request: The checked request.
         asked: What of it bounds its cost.
         prompt_tokens_estimate: For a booking without counts.
@@ -39,6 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     booking: Booking
     candidates: Sequence[Candidate]
     renew: Callable[[Candidate], Candidate | None]
+    egress: EgressPermit
     request: ChatRequest
     asked: Asked
     prompt_tokens_estimate: int

@@ -23,6 +23,7 @@ from providers.errors import (
     CredentialError,
     FirstTokenTimeout,
     NoConnectionFree,
+    NotPermitted,
     NotSent,
     RateLimited,
     StreamStalled,
@@ -52,6 +53,11 @@ def final_error(
         is_narrowed_by_privacy: Whether tags kept deployments of the model out of the decision.
     """
     last = failures[-1].error
+    if isinstance(last, NotPermitted):
+        return errors.PrivacyDenied(
+            f"{failures[-1].deployment} is not where this request may be sent; the egress guard"
+            " stopped it before anything was sent"
+        )
     if isinstance(last, CallerError) and not isinstance(last, ContextTooLong):
         return _caller_fault(last)
     telling = [one for one in failures if not isinstance(one.error, ContextTooLong)]

@@ -86,6 +86,11 @@ REQUEST_FAMILIES: Mapping[str, Family] = {
     "fareway_policy_denials_total": Family(
         kind=Kind.COUNTER, help="Requests that the privacy policy refused.", labels=("rule",)
     ),
+    "fareway_egress_refusals_total": Family(
+        kind=Kind.COUNTER,
+        help="What was to be sent where it must not, by the layer that stopped it.",
+        labels=("layer",),
+    ),
     "fareway_attempts_total": Family(
         kind=Kind.COUNTER, help="Settled attempts.", labels=("team", "deployment", "status")
     ),

@@ -162,6 +162,10 @@ class Metrics:
         """Count a request that the privacy policy refused; `rule` is the error's code."""
         self._count("fareway_policy_denials_total", rule)
 
+    def note_egress_refusal(self, layer: str) -> None:
+        """Count what was to be sent where it must not: `permit`, or `process` for its guard."""
+        self._count("fareway_egress_refusals_total", layer)
+
     def note_stall(self, late_s: float, cpu_s: float) -> None:
         """Count one look of the loop's watchdog.
 

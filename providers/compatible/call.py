@@ -20,7 +20,14 @@ from providers.codecs.openai_reads import ChatReads
 from providers.codecs.openai_stream import ChatStream
 from providers.codecs.upstream_errors import error_from_body, error_from_reply
 from providers.compatible.upstream import Upstream
-from providers.contract import AttemptFacts, Batch, ChatRequest, Deadlines, Event
+from providers.contract import (
+    AttemptFacts,
+    Batch,
+    ChatRequest,
+    Deadlines,
+    EgressPermit,
+    Event,
+)
 from providers.errors import BadWire, ProviderError
 from providers.sse import Frame
 from providers.transport import ANSWER_MAX_BYTES, ERROR_BODY_MAX_BYTES, Exchange, header_text
@@ -37,7 +44,7 @@ class _Call(AsyncIterator[Batch]):
 
     __slots__ = (
         "_awaits_end", "_deadlines", "_deployment", "_exchange", "_facts", "_faults", "_is_over",
-        "_model_id", "_parts", "_request", "_size_bytes", "_upstream",
+        "_model_id", "_parts", "_permit", "_request", "_size_bytes", "_upstream",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +52,7 @@ class _Call(AsyncIterator[Batch]):
         upstream: Upstream,
         model_id: str,
         request: ChatRequest,
+        permit: EgressPermit,
         deadlines: Deadlines,
         facts: AttemptFacts,
     ) -> None:
@@ -52,6 +60,7 @@ class _Call(AsyncIterator[Batch]):
         self._model_id = model_id
         self._deployment = f"{upstream.account.name}/{model_id}"
         self._request = request
+        self._permit = permit
         self._deadlines = deadlines
         self._facts = facts
         self._exchange: Exchange
@@ -78,6 +87,8 @@ class _Call(AsyncIterator[Batch]):
             ]
         exchange = await upstream.transport.send(
             upstream.url,
+            permit=self._permit,
+            deployment=self._deployment,
             headers=upstream.header_lines(facts, is_stream=request.is_stream),
             body=body,
             deadlines=self._deadlines,

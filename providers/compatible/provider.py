@@ -15,6 +15,7 @@ from providers.contract import (
     Capabilities,
     ChatRequest,
     Deadlines,
+    EgressPermit,
     OnDisconnect,
 )
 from providers.transport import TransportOptions
@@ -64,7 +65,13 @@ class OpenAiCompatibleProvider:
         return self._model_capabilities.get(model_id, self._capabilities)
 
     def stream(
-        self, model_id: str, request: ChatRequest, *, deadlines: Deadlines, facts: AttemptFacts
+        self,
+        model_id: str,
+        request: ChatRequest,
+        *,
+        permit: EgressPermit,
+        deadlines: Deadlines,
+        facts: AttemptFacts,
     ) -> AbstractAsyncContextManager[AsyncIterator[Batch]]:
         """Send the request; leaving the context closes the socket of an unfinished answer.
 
@@ -72,7 +79,7 @@ class OpenAiCompatibleProvider:
             ProviderError: The attempt failed; on entry, or while iterating.
         """
         call = StreamCall if request.is_stream else WholeCall
-        return call(self._upstream, model_id, request, deadlines, facts)
+        return call(self._upstream, model_id, request, permit, deadlines, facts)
 
     async def close(self) -> None:
         """Close pooled connections."""

@@ -29,11 +29,13 @@ from pricing.usage import Usage
 from providers import contract
 from providers.codecs.engine_request import HONOURED_FIELDS, generate_request
 from providers.contract import (
+    ENGINE,
     AttemptFacts,
     Batch,
     Capabilities,
     ChatRequest,
     Deadlines,
+    EgressPermit,
     Event,
     Finished,
     UsageReport,
@@ -118,14 +120,22 @@ class LocalProvider:
 
     @asynccontextmanager
     async def stream(
-        self, model_id: str, request: ChatRequest, *, deadlines: Deadlines, facts: AttemptFacts
+        self,
+        model_id: str,
+        request: ChatRequest,
+        *,
+        permit: EgressPermit,
+        deadlines: Deadlines,
+        facts: AttemptFacts,
     ) -> AsyncGenerator[AsyncIterator[Batch]]:
         """Generate; leaving the context aborts and fills `facts.closing_usage`.
 
         Raises:
+            NotPermitted: The permit does not name the deployment as one of an engine of ours.
             ProviderError: The attempt failed; on entry, or while iterating.
         """
         deployment = f"{self._name}/{model_id}"
+        permit.require(deployment, ENGINE)
         client = self._client(model_id, deployment)
         wanted = generate_request(
             request, call_id=f"{request.request_id}.{next(self._calls)}", adapted=facts.adapted

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from yarl import URL
 
-from providers.contract import AttemptFacts, Deadlines
+from providers.contract import AttemptFacts, Deadlines, EgressPermit
 from providers.errors import (
     ConnectionLost,
     FirstTokenTimeout,
@@ -18,7 +18,7 @@ from providers.errors import (
 )
 from providers.transport.dial import Dialer
 from providers.transport.exchange import Exchange, InflatedExchange, error_from
-from providers.transport.head import RequestHead, origin_of
+from providers.transport.head import RequestHead, origin_of, place_of
 from providers.transport.inflate import is_to_inflate
 from providers.transport.line import Expired, Line, Malformed
 from providers.transport.options import TransportOptions
@@ -36,12 +36,13 @@ _STALE_S = 1.0
 class _Target:
     """A URL that may be called."""
 
-    __slots__ = ("head", "pool", "url")
+    __slots__ = ("head", "place", "pool", "url")
 
     def __init__(self, url: URL, pool: Pool, head: RequestHead) -> None:
         self.url = url
         self.pool = pool
         self.head = head
+        self.place = place_of(url)
 
 
 class Transport:
@@ -64,6 +65,8 @@ class Transport:
         self,
         url: URL,
         *,
+        permit: EgressPermit,
+        deployment: str,
         headers: Mapping[str, str] | bytes,
         body: bytes | Sequence[bytes],
         deadlines: Deadlines,
@@ -73,13 +76,15 @@ class Transport:
 
         Args:
             url: Where to; its origin must be configured.
-            headers: Sent as they are, beside `host` and `content-length`; as lines of
-                `header_lines` where they are the same for many requests.
+            permit: Where the request may be sent; looked at before a socket is.
+            deployment: Which one the sender is, by its own knowledge.
+            headers: Beside `host` and `content-length`; best as lines of `header_lines`.
             body: The JSON, in one piece or in several that are sent one after the other.
             deadlines: Connect and first-token limits apply here.
             facts: `was_sent` and `status` are set.
 
         Raises:
+            NotPermitted: The permit does not have the deployment at this address.
             NotSent: Nothing reached the upstream.
             DeliveryError: The request may have reached it.
             ValueError: A header cannot be written.
@@ -87,8 +92,9 @@ class Transport:
         target = self._last_target
         if target is None or target.url is not url:
             target = self._last_target = self._targets.get(url) or self._add_target(url)
-        pool = target.pool
-        loop = pool.loop
+        if permit.origins.get(deployment) != target.place:  # as `require`, without the call
+            permit.require(deployment, target.place)
+        pool, loop = target.pool, target.pool.loop
         pieces = (body,) if isinstance(body, bytes) else body
         size_bytes = len(body) if isinstance(body, bytes) else sum(map(len, pieces))
         head = target.head.encode(headers, size_bytes)
@@ -122,13 +128,8 @@ class Transport:
             line.note_first(now)
         if line.upload is not None and line.status >= 400:
             line.stop_upload()
-        return kind(
-            line,
-            pool,
-            wait_at=wait_at,
-            total_at=total_at,
-            between_tokens_s=deadlines.between_tokens_s,
-        )
+        between_s = deadlines.between_tokens_s
+        return kind(line, pool, wait_at=wait_at, total_at=total_at, between_tokens_s=between_s)
 
     async def close(self) -> None:
         """Close every connection; what is still being read of them is lost."""

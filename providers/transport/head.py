@@ -77,6 +77,13 @@ def origin_of(text: str) -> URL:
     return url.origin()
 
 
+def place_of(url: URL) -> str:
+    """An address's scheme, host and port, all written out, as permits name places."""
+    host = (url.raw_host or "").rstrip(".")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{url.scheme}://{shown}:{url.port}"
+
+
 def basic_credentials(credentials: str) -> str:
     """The value of a header that shows `user:password`."""
     return "Basic " + b64encode(credentials.encode()).decode()

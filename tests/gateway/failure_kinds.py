@@ -11,6 +11,7 @@ from providers.errors import (
     CredentialError,
     FirstTokenTimeout,
     NoConnectionFree,
+    NotPermitted,
     NotSent,
     Overloaded,
     RateLimited,
@@ -23,6 +24,6 @@ from providers.errors import (
 
 KINDS = (
     BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
-    FirstTokenTimeout, NoConnectionFree, NotSent, Overloaded, RateLimited, StaleConnection,
-    StreamStalled, TotalTimeout, Unavailable, UpstreamFault,
+    FirstTokenTimeout, NoConnectionFree, NotPermitted, NotSent, Overloaded, RateLimited,
+    StaleConnection, StreamStalled, TotalTimeout, Unavailable, UpstreamFault,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from providers.contract import (
     Capabilities,
     ChatRequest,
     Deadlines,
+    EgressPermit,
     Finished,
     OnDisconnect,
     TextDelta,
@@ -36,6 +37,7 @@ class FakeProvider:
     sends_usage_unasked: bool = False
     calls: list[ChatRequest] = field(default_factory=list)
     facts: list[AttemptFacts] = field(default_factory=list)
+    permits: list[EgressPermit] = field(default_factory=list)
     left: int = 0
 
     def capabilities(self, model_id: str) -> Capabilities:
@@ -43,10 +45,17 @@ class FakeProvider:
 
     @asynccontextmanager
     async def stream(
-        self, model_id: str, request: ChatRequest, *, deadlines: Deadlines, facts: AttemptFacts
+        self,
+        model_id: str,
+        request: ChatRequest,
+        *,
+        permit: EgressPermit,
+        deadlines: Deadlines,
+        facts: AttemptFacts,
     ) -> AsyncIterator[AsyncIterator[Batch]]:
         script = self.scripts[min(len(self.calls), len(self.scripts) - 1)]
         self.calls.append(request)
+        self.permits.append(permit)
         self.facts.append(facts)
         facts.was_sent = True
         facts.upstream_model = "fake-model"

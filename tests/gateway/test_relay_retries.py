@@ -15,6 +15,7 @@ from providers.errors import (
     BadRequest,
     Billing,
     ContentFiltered,
+    NotPermitted,
     ProviderError,
     StaleConnection,
 )
@@ -58,10 +59,10 @@ async def test_every_attempt_is_booked_before_another_one_follows(tmp_path, kind
             else:
                 # Nothing is charged from a guess, and the intent's upper bound stays as exposure.
                 assert (settled.status, settled.quality) == ("unknown_billing", "unknown")
-        is_callers = kind in (BadRequest, ContentFiltered)
-        assert got.status_code == (400 if is_callers else 200)
+        ends = {BadRequest: 400, ContentFiltered: 400, NotPermitted: 403}
+        assert got.status_code == ends.get(kind, 200)
         assert len(failing.calls) == (2 if kind is StaleConnection else 1)
-        assert len(other.calls) == (0 if is_callers else 1)
+        assert len(other.calls) == (0 if kind in ends else 1)
 
 
 async def test_a_stale_connection_is_tried_again_at_once_and_is_an_attempt(tmp_path):

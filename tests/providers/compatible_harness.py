@@ -26,6 +26,7 @@ from providers.errors import (
 )
 from providers.transport import TransportOptions
 from tests.providers.golden import one_by_one
+from tests.providers.permits import permit_of
 from tests.support.scripted_upstream import Answer, Chat, ScriptedUpstream, Step, Wire
 
 KEY = "sk-canary-0123456789abcdef"
@@ -116,7 +117,11 @@ async def call(
     start = time.monotonic()
     try:
         async with provider.stream(
-            model, request or chat(), deadlines=limits or deadlines(), facts=outcome.facts
+            model,
+            request or chat(),
+            permit=permit_of(provider, model),
+            deadlines=limits or deadlines(),
+            facts=outcome.facts,
         ) as batches:
             async for batch in batches:
                 outcome.batches += 1

@@ -36,6 +36,7 @@ from tests.providers.compatible_harness import (
     running,
     wire,
 )
+from tests.providers.permits import permit_of
 from tests.support.scripted_upstream import Chat, Step, Wire
 
 pytestmark = pytest.mark.anyio
@@ -158,7 +159,7 @@ async def test_a_socket_is_kept_when_http_ends_soon_after_the_stream(
 async def test_leaving_closes_the_upstreams_socket_at_once() -> None:
     async with running(Chat(text="a " * 200, frame_delay_s=0.01)) as (provider, upstream):
         async with provider.stream(
-            "m", chat(), deadlines=deadlines(), facts=AttemptFacts()
+            "m", chat(), permit=permit_of(provider), deadlines=deadlines(), facts=AttemptFacts()
         ) as batches:
             async for _ in batches:
                 break
@@ -240,7 +241,9 @@ async def test_each_attempt_is_sent_with_its_own_id_and_trace() -> None:
     async with running(Chat(text="a"), Chat(text="b"), Chat(text="c")) as (provider, upstream):
         for attempt_id, trace in given:
             facts = AttemptFacts(attempt_id=attempt_id, traceparent=trace)
-            async with provider.stream("m", chat(), deadlines=deadlines(), facts=facts) as batches:
+            async with provider.stream(
+                "m", chat(), permit=permit_of(provider), deadlines=deadlines(), facts=facts
+            ) as batches:
                 assert [batch async for batch in batches]
     sent = [request.headers for request in upstream.requests]
     assert [(one.get("x-client-request-id", ""), one.get("traceparent")) for one in sent] == given

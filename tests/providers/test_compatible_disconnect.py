@@ -30,6 +30,7 @@ from tests.providers.compatible_harness import (
     running,
 )
 from tests.providers.golden import one_by_one
+from tests.providers.permits import permit_of
 from tests.providers.test_registry import now
 from tests.support.scripted_upstream import Chat, Step, Wire
 
@@ -76,7 +77,7 @@ async def read_with_cancellations(
     events: list[Event] = []
     cancelled = 0
     async with provider.stream(
-        "m", request, deadlines=deadlines(), facts=AttemptFacts()
+        "m", request, permit=permit_of(provider), deadlines=deadlines(), facts=AttemptFacts()
     ) as batches:
         while True:
             try:
@@ -140,7 +141,7 @@ async def test_an_upstream_that_is_left_stops() -> None:
     script = Chat(text="word " * 500, frame_delay_s=0.005)
     async with running(script) as (provider, upstream):
         async with provider.stream(
-            "m", chat(), deadlines=deadlines(), facts=AttemptFacts()
+            "m", chat(), permit=permit_of(provider), deadlines=deadlines(), facts=AttemptFacts()
         ) as batches:
             await anext(batches)
         async with asyncio.timeout(5):

@@ -35,6 +35,7 @@ from providers.errors import (
     UpstreamFault,
 )
 from providers.native.local import EngineLink, LocalProvider
+from tests.providers.permits import engine_permit
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +44,8 @@ CARD = ModelCard(
     dtype="float32", block_size=16, n_blocks=64, running_max=4, has_chat_template=True,
 )  # fmt: skip
 Script = Callable[[str], Sequence[msgspec.Struct | float]]
+
+PERMIT = engine_permit("local/tiny")
 
 
 def limits(**changes: float) -> Deadlines:
@@ -141,7 +144,11 @@ async def collect(
 ) -> list:
     events = []
     async with provider.stream(
-        "tiny", request or chat(), deadlines=deadlines or limits(), facts=facts or AttemptFacts()
+        "tiny",
+        request or chat(),
+        permit=PERMIT,
+        deadlines=deadlines or limits(),
+        facts=facts or AttemptFacts(),
     ) as batches:
         async for batch in batches:
             events += batch
@@ -179,7 +186,9 @@ async def test_a_generation_becomes_events_with_exact_usage() -> None:
 async def test_leaving_early_aborts_and_learns_the_exact_usage() -> None:
     facts = AttemptFacts()
     async with engine(lambda call_id: [text(call_id, "a", 1)]) as (provider, scripted, _):
-        async with provider.stream("tiny", chat(), deadlines=limits(), facts=facts) as batches:
+        async with provider.stream(
+            "tiny", chat(), permit=PERMIT, deadlines=limits(), facts=facts
+        ) as batches:
             await anext(batches)
         assert scripted.aborted == [scripted.submitted[0].id]
     assert facts.closing_usage is not None
@@ -307,7 +316,7 @@ async def test_an_engine_process_that_is_killed_amid_a_stream_is_a_lost_connecti
     facts = AttemptFacts()
     with pytest.raises(ConnectionLost):
         async with provider.stream(
-            "tiny", chat(max_tokens=b"4000"), deadlines=limits(), facts=facts
+            "tiny", chat(max_tokens=b"4000"), permit=PERMIT, deadlines=limits(), facts=facts
         ) as batches:
             async for batch in batches:
                 if any(isinstance(event, TextDelta) for event in batch):

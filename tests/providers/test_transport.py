@@ -12,6 +12,7 @@ from yarl import URL
 from providers.contract import AttemptFacts, Deadlines
 from providers.errors import BadWire, NotSent, TotalTimeout
 from providers.transport import Transport, TransportOptions
+from tests.providers.permits import bound_for
 from tests.providers.transport_harness import (
     BACKENDS,
     LIMITS,
@@ -135,7 +136,12 @@ async def test_what_came_while_the_loop_was_busy_is_nobody_s_answer(is_waited_fo
     async with RawServer(serve_forever) as server:
         transport = Transport([server.url], TransportOptions(connections_max=1))
         exchange = await transport.send(
-            URL(server.url), headers={}, body=b"a", deadlines=LIMITS, facts=AttemptFacts()
+            URL(server.url),
+            **bound_for(server.url),
+            headers={},
+            body=b"a",
+            deadlines=LIMITS,
+            facts=AttemptFacts(),
         )
         following = fetch(transport, server.url, body=b"abc")
         if is_waited_for:

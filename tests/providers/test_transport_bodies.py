@@ -16,6 +16,7 @@ from yarl import URL
 from providers.contract import AttemptFacts, Deadlines
 from providers.errors import BadWire, ConnectionLost, FirstTokenTimeout
 from providers.transport import Transport
+from tests.providers.permits import bound_for
 from tests.providers.transport_harness import (
     BACKENDS,
     LIMITS,
@@ -297,7 +298,12 @@ async def test_an_event_that_was_flushed_is_not_held_back(coding: str) -> None:
     async with RawServer(stream) as server:
         transport = Transport([server.url])
         exchange = await transport.send(
-            URL(server.url), headers={}, body=b"{}", deadlines=LIMITS, facts=AttemptFacts()
+            URL(server.url),
+            **bound_for(server.url),
+            headers={},
+            body=b"{}",
+            deadlines=LIMITS,
+            facts=AttemptFacts(),
         )
         async with exchange:
             for event in events:
@@ -431,7 +437,12 @@ async def test_what_came_before_a_failure_is_read_before_it(end: str) -> None:
     async with RawServer(fail) as server:
         transport = Transport([server.url])
         exchange = await transport.send(
-            URL(server.url), headers={}, body=b"{}", deadlines=LIMITS, facts=AttemptFacts()
+            URL(server.url),
+            **bound_for(server.url),
+            headers={},
+            body=b"{}",
+            deadlines=LIMITS,
+            facts=AttemptFacts(),
         )
         async with exchange:
             # A slow client: all is over before it comes to read.

@@ -15,6 +15,7 @@ from providers.errors import BadWire, ConnectionLost, ProviderError, TotalTimeou
 from providers.transport import Exchange, Transport
 from providers.transport.line import Line
 from providers.transport.upload import Upload
+from tests.providers.permits import bound_for
 from tests.providers.transport_harness import (
     BACKENDS,
     LIMITS,
@@ -53,7 +54,7 @@ def saying(*parts: bytes, closes: bool = False, pause_s: float = 0.0) -> RawServ
 
 async def send(transport: Transport, url: str, limits: Deadlines = LIMITS) -> Exchange:
     return await transport.send(
-        URL(url), headers={}, body=b"{}", deadlines=limits, facts=AttemptFacts()
+        URL(url), **bound_for(url), headers={}, body=b"{}", deadlines=limits, facts=AttemptFacts()
     )
 
 

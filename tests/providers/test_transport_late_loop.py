@@ -16,6 +16,7 @@ from providers.contract import AttemptFacts, Deadlines
 from providers.errors import FirstTokenTimeout, StreamStalled
 from providers.transport import Transport
 from providers.transport.exchange import Exchange
+from tests.providers.permits import bound_for
 from tests.providers.transport_harness import BACKENDS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -70,7 +71,12 @@ async def asked(url: str, *, stalls_after_s: Sequence[float] = ()):
         loop.call_later(after_s, time.sleep, STALL_S)
     try:
         exchange = await transport.send(
-            URL(url), headers={}, body=b"{}", deadlines=LIMITS, facts=AttemptFacts()
+            URL(url),
+            **bound_for(url),
+            headers={},
+            body=b"{}",
+            deadlines=LIMITS,
+            facts=AttemptFacts(),
         )
         async with exchange:
             yield exchange

@@ -12,6 +12,7 @@ from yarl import URL
 from providers.contract import AttemptFacts, Deadlines
 from providers.errors import ConnectionLost, NoConnectionFree, NotSent
 from providers.transport import Transport, TransportOptions
+from tests.providers.permits import bound_for
 from tests.providers.transport_harness import (
     BACKENDS,
     LIMITS,
@@ -45,7 +46,7 @@ async def eventually(claim: Callable[[], bool]) -> bool:
 async def send(transport: Transport, url: str, limits: Deadlines = LIMITS):
     """Send and leave the answer unread."""
     return await transport.send(
-        URL(url), headers={}, body=b"{}", deadlines=limits, facts=AttemptFacts()
+        URL(url), **bound_for(url), headers={}, body=b"{}", deadlines=limits, facts=AttemptFacts()
     )
 
 
@@ -356,7 +357,12 @@ async def test_an_upstream_that_says_things_twice_gets_a_connection_for_each_req
 
     async def ask(transport: Transport, url: str, number: str) -> bytes:
         exchange = await transport.send(
-            URL(url), headers={"number": number}, body=b"{}", deadlines=LIMITS, facts=AttemptFacts()
+            URL(url),
+            **bound_for(url),
+            headers={"number": number},
+            body=b"{}",
+            deadlines=LIMITS,
+            facts=AttemptFacts(),
         )
         async with exchange:
             found = await exchange.read_all(max_bytes=100)

@@ -15,6 +15,7 @@ from yarl import URL
 from providers.contract import AttemptFacts, Deadlines
 from providers.transport import Transport
 from providers.transport.options import Address
+from tests.providers.permits import bound_for
 
 LIMITS = Deadlines(connect_s=2, first_token_s=5, between_tokens_s=5, total_s=10)
 TLS_FOLDER = Path(__file__).with_name("transport_tls")
@@ -38,6 +39,7 @@ async def fetch(
     """Send, read the whole answer, and return status, body and headers."""
     exchange = await transport.send(
         URL(url),
+        **bound_for(url),
         headers=headers or {},
         body=body,
         deadlines=limits,

@@ -1,0 +1,146 @@
+"""A permit is what the oracle says, for as long as it says so, and nothing that anybody else says."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.clock import to_microseconds
+from gateway.privacy import permit as permits_module
+from gateway.privacy.model import PolicySource, TagRule, TrustClaim, TrustedDeployment
+from gateway.privacy.oracle import is_allowed
+from gateway.privacy.permit import NOWHERE, Permits, operator_permit
+from providers.errors import NotPermitted
+from tests.gateway.privacy_.test_oracle import DAY, NOW, TAG_NAMES, some_tags, sources
+
+NOW_US = to_microseconds(NOW)
+VENDOR, OURS = "https://api.example.com:443", "http://10.0.0.5:8000"
+PLACES = {"vendor/m": VENDOR, "ours/m": OURS}
+
+
+def source(**changes) -> PolicySource:
+    ours = TrustClaim(attribute="self_hosted", expires_at=changes.pop("expires_at", None))
+    parts = {
+        "tags": {
+            "private": TagRule(require=frozenset({"self_hosted"})),
+            "card": TagRule(implies=frozenset({"private"})),
+            "secret": TagRule(deny=True),
+        },
+        "deployments": (
+            TrustedDeployment(name="vendor/m"),
+            TrustedDeployment(name="ours/m", claims=(ours,)),
+        ),
+    }
+    return PolicySource(**{**parts, **changes})
+
+
+def permits(given_source=None, *, origins=PLACES, **floors) -> Permits:
+    floors = {team: frozenset(tags) for team, tags in floors.items()}
+    return Permits(given_source or source(), origins=origins, floors=floors)
+
+
+def issue(made: Permits, *tags: str, team: str = "", closed=(), at: datetime = NOW):
+    return dict(made.issue(team, frozenset(tags), tuple(closed), to_microseconds(at)).origins)
+
+
+def test_a_request_without_tags_may_be_sent_everywhere():
+    assert issue(permits()) == PLACES
+
+
+def test_implied_tags_count_whether_the_evaluator_said_so_or_not():
+    assert issue(permits(), "card") == {"ours/m": OURS}
+
+
+def test_what_the_evaluator_added_counts_too():
+    assert issue(permits(), closed=("private",)) == {"ours/m": OURS}
+
+
+def test_a_team_s_floor_counts_though_the_evaluator_forgot_it():
+    assert issue(permits(team=["private"]), team="team") == {"ours/m": OURS}
+
+
+def test_the_policy_s_floor_counts_though_the_evaluator_forgot_it():
+    assert issue(permits(source(floor=frozenset({"private"})))) == {"ours/m": OURS}
+
+
+@pytest.mark.parametrize(
+    ("tags", "team"), [(["secret"], ""), (["unknown"], ""), ([], "gone")],
+    ids=["a tag that denies", "a tag that nobody knows", "a team that nobody knows"],
+)  # fmt: skip
+def test_nothing_may_be_sent_with(tags, team):
+    assert permits().issue(team, frozenset(tags), (), NOW_US) is NOWHERE
+
+
+def test_a_deployment_whose_place_nobody_knows_is_not_permitted():
+    assert issue(permits(origins={"ours/m": OURS})) == {"ours/m": OURS}
+
+
+def test_a_claim_that_expires_ends_the_permits_that_rest_on_it():
+    made = permits(source(expires_at=NOW + DAY))
+    just_before = NOW + DAY - timedelta(microseconds=1)
+    assert issue(made, "private") == {"ours/m": OURS}
+    assert issue(made, "private", at=just_before) == {"ours/m": OURS}
+    assert issue(made, "private", at=NOW + DAY) == {}
+    # A clock that is put back: what was remembered for later does not count for before.
+    assert issue(made, "private", at=just_before) == {"ours/m": OURS}
+
+
+def test_a_permit_is_remembered():
+    made = permits()
+    one = made.issue("", frozenset({"private"}), (), NOW_US)
+    assert made.issue("", frozenset({"private"}), (), NOW_US + 1) is one
+
+
+def test_what_is_remembered_has_a_bound(monkeypatch):
+    monkeypatch.setattr(permits_module, "PERMITS_MAX", 2)
+    made = permits()
+    one = made.issue("", frozenset(), (), NOW_US)
+    made.issue("", frozenset({"private"}), (), NOW_US)
+    made.issue("", frozenset({"card"}), (), NOW_US)
+    assert len(made._known) == 1
+    assert made.issue("", frozenset(), (), NOW_US) == one
+
+
+def test_a_newer_policy_narrows_what_is_permitted_and_never_widens_it():
+    made = permits()
+    one = made.issue("", frozenset(), (), NOW_US)
+    stricter = {**source().tags, "public": TagRule(), "private": TagRule(deny=True)}
+    made.narrow(source(tags=stricter), {**PLACES, "other/m": VENDOR})
+    assert issue(made) == dict(one.origins) == PLACES
+    assert issue(made, "private") == {}
+    assert issue(made, "public") == {}, "the older policy does not know the tag"
+    made.narrow(source(tags={}), {"vendor/m": VENDOR, "ours/m": VENDOR})
+    assert issue(made) == {"vendor/m": VENDOR}, "the other one is elsewhere by now"
+    assert issue(made, "card") == {}, "the newest policy does not know the tag"
+
+
+@given(sources, some_tags, some_tags, st.sampled_from([NOW - DAY, NOW, NOW + DAY]))
+def test_every_permit_is_what_the_oracle_says(made_source, added, closed, at):
+    names = [one.name for one in made_source.deployments]
+    made = Permits(made_source, origins=dict.fromkeys(names, OURS), floors={})
+    rightly = {
+        one.name
+        for one in made_source.deployments
+        if is_allowed(made_source, added | closed, one, at)
+    }
+    assert set(issue(made, *added, closed=sorted(closed), at=at)) == rightly
+
+
+@given(sources, some_tags, st.sampled_from(TAG_NAMES))
+def test_one_more_tag_never_widens_a_permit(made_source, tags, more):
+    names = [one.name for one in made_source.deployments]
+    made = Permits(made_source, origins=dict.fromkeys(names, OURS), floors={})
+    assert set(issue(made, *tags, more)) <= set(issue(made, *tags))
+
+
+def test_a_permit_is_for_one_place_and_says_what_it_is_for():
+    permit = operator_permit("probe", {"ours/m": OURS})
+    permit.require("ours/m", OURS)
+    for deployment, place in [("ours/m", VENDOR), ("vendor/m", OURS), ("vendor/m", VENDOR)]:
+        with pytest.raises(NotPermitted, match=f"{deployment} is not where this probe"):
+            permit.require(deployment, place)
+    with pytest.raises(TypeError):
+        permit.origins["vendor/m"] = VENDOR

@@ -1,0 +1,130 @@
+"""A request that a fault of ours leads astray is refused where it would be sent, and only there."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from gateway.egress.destinations import origin
+from gateway.privacy.permit import operator_permit
+from gateway.privacy.policy import Policy
+from providers.contract import AttemptFacts
+from providers.errors import NotPermitted
+from providers.transport import Transport
+from providers.transport.head import place_of
+from tests.gateway.fake_provider import FakeProvider, answer
+from tests.gateway.gateway_harness import UPSTREAM_KEY, body, running_gateway
+from tests.providers.transport_harness import LIMITS, RawServer, serve_forever
+from tests.style.tree import REPOSITORY
+
+pytestmark = pytest.mark.anyio
+
+TEXT = """
+providers:
+  ours: {{kind: openai_compatible, base_url: "{ours}", trust: [self_hosted]}}
+  vendor: {{kind: openai_compatible, base_url: "{vendor}"}}
+models:
+  chat:
+    deployments:
+      - {{deployment: vendor/m, price: {{input_usd_per_mtok: 1, output_usd_per_mtok: 1}}}}
+      - {{deployment: ours/m, price: {{input_usd_per_mtok: 9, output_usd_per_mtok: 9}}}}
+teams:
+  apps: {{tags: [private], keys: [{{name: app, value_env: APP_KEY}}]}}
+privacy: {{tags: {{private: {{require: [self_hosted]}}}}}}
+"""
+
+
+def lenient(policy: Policy) -> Policy:
+    """The same policy with an evaluator that has lost what its tags require."""
+    source = policy.source
+    return Policy.compile(
+        tags={name: replace(rule, require=frozenset()) for name, rule in source.tags.items()},
+        floor=source.floor,
+        deployments=source.deployments,
+        implications=source.implications,
+    )
+
+
+async def misled(tmp_path, upstream, *, stream: bool):
+    """Ask with a private key while the evaluator allows everything."""
+    other = FakeProvider(name="ours", scripts=[answer("never asked")])
+    text = TEXT.format(ours="http://127.0.0.1:9", vendor=upstream.url)
+    async with running_gateway(tmp_path, {}, text=text) as gateway:
+        admission = gateway.service.admission
+        gateway.service.admission = replace(admission, policy=lenient(admission.policy))
+        got = await gateway.post(body(stream=stream))
+        [(intent, settlement)] = await gateway.settled()
+        metrics = gateway.service.metrics.snapshot()
+    assert other.calls == []
+    return got, intent, settlement, metrics
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_evaluator_that_lost_its_rules_sends_nothing_to_a_vendor(tmp_path, caplog, stream):
+    async with RawServer(serve_forever) as upstream:
+        with caplog.at_level(logging.ERROR):
+            got, intent, settlement, metrics = await misled(tmp_path, upstream, stream=stream)
+        assert upstream.accepted == []
+    assert got.status_code == 403
+    assert got.json()["error"]["code"] == "privacy_denied"
+    assert got.headers["x-fareway-attempts"] == "1", "nobody else is asked"
+    assert intent.deployment == "vendor/m"
+    assert (settlement.status, settlement.error_code) == ("not_sent", "egress_refused")
+    counted = {one.family: one.values for one in metrics.series if one.labels == ("permit",)}
+    assert counted == {"fareway_egress_refusals_total": [1]}
+    [line] = [one for one in caplog.records if "egress guard" in one.getMessage()]
+    assert "vendor/m" in line.getMessage()
+    assert "hi" not in line.getMessage().split()
+    assert UPSTREAM_KEY not in got.text + caplog.text
+
+
+async def test_a_permit_for_another_place_opens_no_connection() -> None:
+    """GW-113: a base URL of somebody else's, whoever brought it in, is not where the request may go."""
+    async with RawServer(serve_forever) as server:
+        transport = Transport([server.url])
+        place = place_of(URL(server.url))
+        for origins in ({}, {"a/m": "http://rebind.test:80"}, {"b/m": place}):
+            with pytest.raises(NotPermitted):
+                await transport.send(
+                    URL(server.url), permit=operator_permit("test", origins), deployment="a/m",
+                    headers={}, body=b"{}", deadlines=LIMITS, facts=(facts := AttemptFacts()),
+                )  # fmt: skip
+            assert not facts.was_sent
+        assert server.accepted == []
+        await transport.close()
+
+
+hosts = st.sampled_from(
+    ["api.example.com", "API.Example.com", "api.example.com.", "127.0.0.1", "[::1]", "[FD00:0::7]",
+     "localhost", "xn--bcher-kva.example"]
+)  # fmt: skip
+
+
+@given(
+    st.sampled_from(["http", "https"]),
+    hosts,
+    st.none() | st.integers(1, 65_535),
+    st.sampled_from(["", "/", "/v1", "/v1/chat/completions?a=b"]),
+)
+def test_the_configuration_and_the_transport_call_a_place_by_the_same_name(
+    scheme, host, port, path
+):
+    url = f"{scheme}://{host}{'' if port is None else f':{port}'}{path}"
+    assert origin(url) == place_of(URL(url))
+
+
+def test_nothing_but_the_policy_makes_permits():
+    makers = {
+        path.relative_to(REPOSITORY).as_posix()
+        for folder in ("gateway", "providers", "local_engine")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("EgressPermit")
+    }
+    assert makers == {"gateway/privacy/permit.py"}
