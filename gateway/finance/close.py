@@ -34,11 +34,10 @@ from gateway.ledger.dialects import Lock, is_postgresql, take
 from gateway.ledger.finance_tables import (
     adjustment_proposal,
     import_batch,
-    late_entry,
     period_close,
     recon_diff,
 )
-from gateway.ledger.month_digest import month_digest
+from gateway.ledger.month_digest import month_digest, month_figures, month_sum
 from gateway.ledger.periods import (
     CLOSED,
     closed_through,
@@ -47,7 +46,7 @@ from gateway.ledger.periods import (
     month_of,
     next_month,
 )
-from gateway.ledger.verify import Verification
+from gateway.ledger.verify import Since, Verification
 from pricing.money import format_usd
 
 OPEN, SOFT = "open", "soft"
@@ -61,10 +60,12 @@ class Books:
     Attributes:
         verification: What `ledger verify` found.
         is_loaded: Whether everything that was written is loaded, as far as anybody can tell.
+        since: What that rests on where only what changed was verified; None of a whole one.
     """
 
     verification: Verification
     is_loaded: bool
+    since: Since | None = None
 
 
 def close_status(
@@ -288,7 +289,7 @@ def _ledger_items(connection: sa.Connection, month: str, books: Books) -> Iterat
     yield _item(
         "ledger_verified",
         told + "; ".join(faults[:3]) if faults else "",
-        "costs, roll-ups and chains hold",
+        _held(books.since),
     )
     quarantined = books.verification.quarantined
     yield _item(
@@ -296,6 +297,18 @@ def _ledger_items(connection: sa.Connection, month: str, books: Books) -> Iterat
         f"{counted(quarantined, 'record', 'records')} could not be booked" if quarantined else "",
         "nothing lies in quarantine",
         is_acceptable=True,
+    )
+
+
+def _held(since: Since | None) -> str:
+    if since is None:
+        return "costs, roll-ups and chains hold"
+    at = from_microseconds(since.checked_at_us)
+    days = counted(since.days, "day of the month that has", "days of the month that have")
+    again = f", and {days} changed since {'hold' if since.days > 1 else 'holds'}"
+    return (
+        f"held at the daily check of {at:%Y-%m-%d %H:%M} UTC{again if since.days else ''};"
+        " a close verifies everything once more"
     )
 
 
@@ -316,20 +329,7 @@ def _earlier_months(connection: sa.Connection, month: str) -> CloseItem:
 
 
 def _unpriced(connection: sa.Connection, month: str) -> CloseItem:
-    event = schema.spend_event
-    start_us, end_us = month_bounds_us(month)
-    is_late = sa.exists().where(late_entry.c.event_id == event.c.event_id)
-    count = (
-        sa.select(sa.func.count())
-        .select_from(event)
-        .where(
-            event.c.at_us >= start_us,
-            event.c.at_us < end_us,
-            event.c.cost_pico_usd.is_(None),
-            ~is_late,
-        )
-    )
-    unpriced = connection.execute(count).scalar_one()
+    unpriced = month_sum(connection, month, "unpriced_count")
     return _item(
         "unpriced",
         f"{counted(unpriced, 'attempt', 'attempts')} without price, in no sum" if unpriced else "",
@@ -411,7 +411,7 @@ def _open_report(
     row: Mapping[str, object] | None,
     items: Sequence[CloseItem],
 ) -> CloseReport:
-    digest, figures = month_digest(connection, month)
+    figures = month_figures(connection, month)
     return CloseReport(
         month=month,
         state=OPEN if row is None else SOFT,
@@ -422,7 +422,7 @@ def _open_report(
         late_pico_usd=_late_pico_usd(connection, month),
         soft_at_us=None if row is None else cast("int", row["soft_at_us"]),
         soft_by="" if row is None else cast("str", row["soft_by"]),
-        proposal=close_proposals.open_proposal(connection, month, digest),
+        proposal=close_proposals.open_proposal(connection, month),
     )
 
 

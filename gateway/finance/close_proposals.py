@@ -23,7 +23,7 @@ from gateway.finance.errors import NotFound, ProposalVoid, Refused
 from gateway.ledger.audit import append_audit
 from gateway.ledger.dialects import Lock, take
 from gateway.ledger.finance_tables import close_proposal
-from gateway.ledger.month_digest import MonthFigures
+from gateway.ledger.month_digest import MonthFigures, month_digest
 
 OPEN, CONFIRMED, WITHDRAWN, REPLACED, VOID = "open", "confirmed", "withdrawn", "replaced", "void"
 
@@ -172,11 +172,15 @@ def withdraw(connection: sa.Connection, order: WithdrawClose, *, now_us: int) ->
     return made
 
 
-def open_proposal(connection: sa.Connection, month: str, digest: bytes) -> CloseProposal | None:
-    """The proposal that waits, and whether the month still has its digest; only reads."""
+def open_proposal(connection: sa.Connection, month: str) -> CloseProposal | None:
+    """The proposal that waits, and whether the month still has its digest; only reads.
+
+    The digest is recomputed only where there is one.
+    """
     found = _open(connection, month)
     if found is None:
         return None
+    digest, _ = month_digest(connection, month)
     return msgspec.structs.replace(found, is_current=found.digest == digest.hex())
 
 

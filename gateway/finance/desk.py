@@ -72,7 +72,7 @@ from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Pro
 from gateway.finance.requests import FinanceRequest
 from gateway.finance.statement_messages import ShowStatement
 from gateway.finance.story_messages import ShowAnomalies, ShowBridge
-from gateway.ledger.verify import Verification
+from gateway.ledger.verify import Since, Verification
 
 _Act = (
     ImportFile
@@ -97,6 +97,10 @@ class Ledger(Protocol):
 
     async def verify(self) -> Verification:
         """Check the database and the spools."""
+        ...
+
+    async def verify_since(self, month: str) -> tuple[Verification, Since | None]:
+        """Check what the last daily check does not speak for, as far as it matters to a month."""
         ...
 
     async def read_apart(self, run: Callable[[sa.Connection], T]) -> T:
@@ -192,7 +196,7 @@ class FinanceDesk:
                 )
                 if closed is not None:
                     return closed  # there is nothing to be found out about the whole ledger
-                books = await self._books()
+                books = await self._books_since(request.month)
                 return await self._ledger.read_apart(
                     lambda connection: close.close_status(connection, request, books, now_us=now_us)
                 )
@@ -305,6 +309,12 @@ class FinanceDesk:
         verification = await self._ledger.verify()
         # `flush` has loaded what was written before it; what came since is of this very moment.
         return close.Books(verification=verification, is_loaded=True)
+
+    async def _books_since(self, month: str) -> close.Books:
+        """What changed since the last daily check, for whoever only looks."""
+        await self._ledger.flush()
+        verification, since = await self._ledger.verify_since(month)
+        return close.Books(verification=verification, is_loaded=True, since=since)
 
 
 def _decide(connection: sa.Connection, request: Decide, *, now_us: int) -> Proposal:

@@ -21,6 +21,7 @@ from gateway.ledger.finance_tables import (
     provider_usage,
     spend_adjustment,
 )
+from gateway.ledger.month_digest import month_sum
 from gateway.ledger.periods import month_bounds_us
 from gateway.ledger.schema import METERS
 
@@ -52,6 +53,8 @@ def load_sides(connection: sa.Connection, month: str) -> Sides:
 
 def load_exposed(connection: sa.Connection, month: str) -> Sequence[Exposed]:
     """Attempts of a month whose bill is unknown and that no adjustment has settled."""
+    if not month_sum(connection, month, "exposure_pico_usd"):
+        return ()  # an exposure is never negative, so there is none
     # An entry that replaces a lost one takes its exposure back, so those are read, too.
     event = schema.spend_event
     matters = sa.or_(event.c.exposure_pico_usd.is_not(None), event.c.entry > 0)

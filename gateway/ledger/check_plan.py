@@ -36,6 +36,7 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
         findings: How many it had.
         told: The first of them, a sentence each.
         faulty_days: Days whose sums were not those of their events, by their first instants.
+        faulty_months: Closed months that did not hold what was closed.
         claimed_by: Who is doing a check now; empty for nobody.
         claimed_until_us: Until when, if nothing more is heard.
         claim_began_us: When that check began.
@@ -48,6 +49,7 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
     findings: int = 0
     told: tuple[str, ...] = ()
     faulty_days: tuple[int, ...] = ()
+    faulty_months: tuple[str, ...] = ()
     claimed_by: str = ""
     claimed_until_us: int = 0
     claim_began_us: int = 0
@@ -62,12 +64,14 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         count: How many findings.
         told: The first of them, a sentence each.
         faulty_days: Days whose sums were not those of their events.
+        faulty_months: Closed months that did not hold what was closed.
     """
 
     days: int
     count: int
     told: tuple[str, ...]
     faulty_days: tuple[int, ...]
+    faulty_months: tuple[str, ...] = ()
 
 
 def load_state(connection: sa.Connection) -> CheckState:
@@ -112,7 +116,7 @@ def claim(
     is_taken = state.claimed_by not in ("", holder) and now_us < state.claimed_until_us
     if is_taken or state.began_at_us >= due_from_us:
         return None
-    noted = _load_touched(connection) | set(state.claimed_days) | set(state.faulty_days)
+    noted = _noted(connection, state)
     _set(connection, _TOUCHED, [])
     changed = msgspec.structs.replace(
         state,
@@ -123,6 +127,16 @@ def claim(
     )
     _set(connection, _STATE, changed)
     return _days(connection, state, noted, now_us=now_us)
+
+
+def changed_days(connection: sa.Connection, *, now_us: int) -> tuple[int, ...]:
+    """First instants of the days that the last check that ended does not speak for.
+
+    Those are what a check that begins now would be about: days with new entries since, those of a
+    check that is under way, and days that did not hold.
+    """
+    state = load_state(connection)
+    return _days(connection, state, _noted(connection, state), now_us=now_us)
 
 
 def renew(connection: sa.Connection, *, now_us: int, holder: str) -> bool:
@@ -146,6 +160,7 @@ def finish(connection: sa.Connection, found: Findings, *, now_us: int, holder: s
         findings=found.count,
         told=found.told,
         faulty_days=found.faulty_days,
+        faulty_months=found.faulty_months,
     )
     _set(connection, _STATE, done)
     return True
@@ -163,6 +178,10 @@ def _days(
     days = noted | set(range(max(from_us, first_us), to_us, DAY_US))
     kept_from_us = partitions.kept_from_us(connection)
     return tuple(sorted(day_us for day_us in days if day_us >= kept_from_us))
+
+
+def _noted(connection: sa.Connection, state: CheckState) -> set[int]:
+    return _load_touched(connection) | set(state.claimed_days) | set(state.faulty_days)
 
 
 def _load_touched(connection: sa.Connection) -> set[int]:

@@ -1,7 +1,8 @@
 """The sums of one UTC day against its events, in steps that each take one short transaction.
 
-A quarter of an hour at a time the database adds up the events (`report_sources.events`, another way
-than the loader's), and every cell of that quarter must hold just that. The cells of the day must
+A quarter of an hour at a time the lines of each entry must be units at rates that sum to its cost
+(`entry_checks`); the database adds up the events (`report_sources.events`, another way than the
+loader's), and every cell of that quarter must hold just that. The cells of the day must
 then be the sums of their quarters, and the day's sums by meter must add up to its cost. What is in
 memory is the cells of a quarter or of a day, never the events. Each step sees one state of the
 database, so it is no matter whether something is being loaded.
@@ -19,7 +20,9 @@ import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
 from gateway.ledger import cost_tags, schema
+from gateway.ledger.booking import Row
 from gateway.ledger.columns import STATUS_CODES, PicoTotal
+from gateway.ledger.entry_checks import entry_faults
 from gateway.ledger.errors import BadQuery
 from gateway.ledger.grains import DAY_US, QUARTER_US
 from gateway.ledger.price_label import plain_version
@@ -32,6 +35,7 @@ _NOT_TOKENS = frozenset({Meter.REQUESTS, Meter.GPU_US})
 _TOKENS = tuple(f"{meter}_units" for meter in METERS if meter not in _NOT_TOKENS)
 _COST = SUM_COLUMNS.index("cost_pico_usd")
 HOUR_US = 4 * QUARTER_US
+_BATCH_ROWS = 1_000
 _NOTHING = (0,) * len(SUM_COLUMNS)
 
 
@@ -79,7 +83,24 @@ def quarters_in_use(connection: sa.Connection, day_us: int) -> list[int]:
 
 
 def quarter_faults(connection: sa.Connection, start_us: int) -> list[str]:
-    """Cells of a quarter of an hour that are not what its events add up to."""
+    """Entries of a quarter of an hour that do not hold, cells that are not what they add up to."""
+    return [*_entry_faults(connection, start_us), *_cell_faults(connection, start_us)]
+
+
+def _entry_faults(connection: sa.Connection, start_us: int) -> Iterator[str]:
+    table = schema.spend_event
+    within = (table.c.at_us >= start_us, table.c.at_us < start_us + QUARTER_US)
+    ordered = sa.select(table).where(*within).order_by(table.c.event_id, table.c.entry)
+    previous: Row | None = None
+    # Of the statement: as an option of the connection it would stay with what comes after.
+    found = connection.execute(ordered.execution_options(yield_per=_BATCH_ROWS))
+    for mapping in found.mappings():
+        row = cast("Row", dict(mapping))
+        yield from entry_faults(row, previous)
+        previous = row
+
+
+def _cell_faults(connection: sa.Connection, start_us: int) -> list[str]:
     expected = _of_events(connection, start_us, start_us + QUARTER_US)
     return [
         fault

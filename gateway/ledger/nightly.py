@@ -2,10 +2,10 @@
 
 Once a day, some minutes after the hour that the settings name, one of the machines goes through
 every day with new entries (`check_plan`), quarter by quarter (`day_checks`), then through the audit
-chain and the digests of closed months of which a day was touched. Each step is a short transaction
-that reads, and between two steps it rests as long as the last one took, so it uses half a core at
-most. What it finds is kept, told by metrics, `doctor` and the log, and posted to the webhooks. It
-never changes a sum: that is `fareway ledger verify --rebuild`.
+chain and the digests of closed months of which a day was touched, or that did not hold before. Each
+step is a short transaction that reads, and between two steps it rests as long as the last one took,
+so it uses half a core at most. What it finds is kept, told by metrics, `doctor` and the log, and
+posted to the webhooks. It never changes a sum: that is `fareway ledger verify --rebuild`.
 """
 
 from __future__ import annotations
@@ -150,17 +150,20 @@ class Nightly:
                 if not await self._renew():
                     return None
                 renewed_s = self.clock.monotonic_s()
-        months = {periods.month_of(day_us) for day_us in days}
-        chains = [
-            *await self._audit_faults(database),
-            *await self._step(database, _close_faults, months),
-        ]
+        chains = await self._audit_faults(database)
+        faulty_months: list[str] = []
+        before = await self._step(database, check_plan.load_state)
+        for month in sorted({*map(periods.month_of, days), *before.faulty_months}):
+            if closed := await self._step(database, _close_faults, month):
+                faulty_months.append(month)
+                chains += closed
         told += chains[: TOLD_MAX - len(told)]
         return Findings(
             days=len(days),
             count=count + len(chains),
             told=tuple(told),
             faulty_days=tuple(faulty_days),
+            faulty_months=tuple(faulty_months),
         )
 
     async def _examine_day(self, database: Blocking, day_us: int) -> tuple[list[str], list[str]]:
@@ -238,8 +241,8 @@ def document(found: Findings, *, now_us: int) -> dict[str, object]:
     }
 
 
-def _close_faults(connection: sa.Connection, months: set[str]) -> list[str]:
-    return [*close_faults(connection, only=months)]
+def _close_faults(connection: sa.Connection, month: str) -> list[str]:
+    return [*close_faults(connection, only={month})]
 
 
 def _add(known: dict[tuple[str, str, bool], Uncharged], one: Uncharged) -> None:

@@ -47,7 +47,7 @@ from gateway.ledger.recent import recent_requests
 from gateway.ledger.report_corrections import answer_spend_query
 from gateway.ledger.rounds import LoaderLimits, LoaderStats
 from gateway.ledger.tag_sums import list_cost_tags
-from gateway.ledger.verify import Verification, verify
+from gateway.ledger.verify import Since, Verification, verify, verify_since
 from gateway.ledger.views import RecentRequest, SpendQuery, SpendReport, StoredKey
 from gateway.limits.shared import Connection
 
@@ -389,6 +389,13 @@ class LedgerService:
     async def verify(self) -> Verification:
         """Check the database and the spools."""
         return await self._read(verify, self._spool_root)
+
+    async def verify_since(self, month: str) -> tuple[Verification, Since | None]:
+        """Check what the last daily check does not speak for; see `verify.verify_since`."""
+        now_us = self._clock.wall_us()
+        return await self.read_apart(
+            lambda connection: verify_since(connection, self._spool_root, month, now_us=now_us)
+        )
 
     async def rebuild_sums(self, *, actor: str) -> tuple[RebuiltDay, ...]:
         """Make the sums anew of every day on which they are not those of the events.

@@ -9,26 +9,23 @@ from typing import cast
 import msgspec
 import sqlalchemy as sa
 
-from gateway.ledger import cost_tags, node, partitions, schema
+from gateway.ledger import check_plan, cost_tags, day_checks, node, partitions, periods, schema
 from gateway.ledger.audit import audit_faults
 from gateway.ledger.booking import Row
 from gateway.ledger.budget_checks import budget_faults
 from gateway.ledger.day_checks import cell_faults, stored_cells
 from gateway.ledger.dialects import is_postgresql
+from gateway.ledger.entry_checks import entry_faults
 from gateway.ledger.meter_sums import MeterSums
 from gateway.ledger.meters import meter_faults
 from gateway.ledger.month_digest import close_faults
 from gateway.ledger.roll_ups import ROLL_UPS, Cells, RollUps, RollUpTable, whole
-from gateway.ledger.schema import METERS
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader
 from gateway.ledger.store import load_cursors
-from pricing.money import Rate, line_cost
 
 FAULTS_MAX = 100
 """Faults listed one by one; the rest is counted."""
 _BATCH_ROWS = 1_000
-_LINE_COLUMNS = 5
-"""Of a line without a public price."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,18 +61,87 @@ def verify(connection: sa.Connection, spool_root: Path) -> Verification:
         *budget_faults(connection),
         *close_faults(connection),
     ]
+    found = _verification(connection, spool_root, faults)
+    return msgspec.structs.replace(
+        found, events=checker.events, cost_pico_usd=checker.cost_pico_usd
+    )
+
+
+class Since(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verification rests on that did not look at everything.
+
+    Attributes:
+        checked_at_us: When the last daily check began; what has not changed since held then.
+        days: How many days were looked at again, as they changed since, or as they did not hold.
+    """
+
+    checked_at_us: int
+    days: int
+
+
+def verify_since(
+    connection: sa.Connection, spool_root: Path, month: str, *, now_us: int
+) -> tuple[Verification, Since | None]:
+    """Check what the last daily check does not speak for, as far as it matters to a month.
+
+    That is: days of the month that have had new entries since, entries, sums and all; days and
+    closed months that did not hold then; closed months that have had new entries; all of the audit
+    log; and what `verify` asks of intents, partitions, quarantine and spools. What somebody changed
+    by hand in days without new entries, and what budgets hold, only `verify` finds.
+
+    Args:
+        connection: In a transaction.
+        spool_root: The spools.
+        month: `YYYY-MM`.
+        now_us: Now.
+
+    Returns:
+        What was found, and what it rests on: None where no check is recorded, so that everything
+        was verified.
+    """
+    state = check_plan.load_state(connection)
+    if not state.began_at_us:
+        return verify(connection, spool_root), None
+    changed = check_plan.changed_days(connection, now_us=now_us)
+    start_us, end_us = periods.month_bounds_us(month)
+    days = [
+        day_us for day_us in changed if start_us <= day_us < end_us or day_us in state.faulty_days
+    ]
+    months = {periods.month_of(day_us) for day_us in changed} | set(state.faulty_months)
+    faults = [
+        *(fault for day_us in days for fault in _day_faults(connection, day_us)),
+        *_settled_intent_faults(connection),
+        *partitions.default_faults(connection),
+        *audit_faults(connection),
+        *close_faults(connection, only=months),
+    ]
+    since = Since(checked_at_us=state.began_at_us, days=len(days))
+    return _verification(connection, spool_root, faults), since
+
+
+def _day_faults(connection: sa.Connection, day_us: int) -> Iterator[str]:
+    """What the daily check asks of a day."""
+    for start_us in day_checks.quarters_in_use(connection, day_us):
+        yield from day_checks.quarter_faults(connection, start_us)
+    yield from day_checks.day_faults(connection, day_us)
+
+
+def _verification(
+    connection: sa.Connection, spool_root: Path, found: Sequence[str]
+) -> Verification:
+    """Faults with those of quarantine and spools, and what waits; entries are not counted here."""
     quarantined = _quarantine_faults(connection)
     prefix = node.load(spool_root) if is_postgresql(connection) else ""
     backlog_records, spool_faults = _scan_spools(spool_root, load_cursors(connection, prefix))
-    faults += [*quarantined, *spool_faults]
+    faults = [*found, *quarantined, *spool_faults]
     count = sa.select(sa.func.count()).select_from(schema.attempt_intent)
     hidden = len(faults) - FAULTS_MAX
     if hidden > 0:
         faults = [*faults[:FAULTS_MAX], f"and {hidden} more faults"]
     return Verification(
         faults=tuple(faults),
-        events=checker.events,
-        cost_pico_usd=checker.cost_pico_usd,
+        events=0,
+        cost_pico_usd=0,
         open_intents=connection.execute(count).scalar_one(),
         backlog_records=backlog_records,
         quarantined=len(quarantined),
@@ -101,23 +167,17 @@ class _Checker:
         for mapping in rows.mappings():
             row = cast("Row", dict(mapping))
             self.events += 1
-            yield from _line_faults(row)
-            yield from self._count(row, previous)
+            yield from entry_faults(row, previous)
+            self._count(row, previous)
             previous = row
 
-    def _count(self, row: Row, previous: Row | None) -> Iterator[str]:
+    def _count(self, row: Row, previous: Row | None) -> None:
         """Let an event's highest entry stand for it."""
         self._add(row)
         self.cost_pico_usd += whole(row, "cost_pico_usd")
-        if row["entry"] == 0:
-            return
-        if previous is None or previous["event_id"] != row["event_id"]:
-            yield f"event {_name(row)} has a later entry without a first one"
-            return
-        if not previous["is_lost"]:
-            yield f"event {_name(row)} is settled twice"
-        self._add(previous, sign=-1)
-        self.cost_pico_usd -= whole(previous, "cost_pico_usd")
+        if previous is not None and previous["event_id"] == row["event_id"]:
+            self._add(previous, sign=-1)
+            self.cost_pico_usd -= whole(previous, "cost_pico_usd")
 
     def _add(self, row: Row, *, sign: int = 1) -> None:
         cost_tag_ids = self._cost_tag_ids.get(whole(row, "cost_tags_id"), ())
@@ -128,41 +188,6 @@ class _Checker:
         for one in ROLL_UPS:
             yield from _cell_faults(connection, one, self._roll_ups.cells[one.table.name])
         yield from meter_faults(connection, self._meters)
-
-
-def _line_faults(row: Row) -> Iterator[str]:
-    """Whether each line is its units at its rate, and the cost is the lines' sum."""
-    lines = cast("Sequence[tuple[str, int, int, int, int, int, int, int]]", row["lines"])
-    charged: dict[str, int] = dict.fromkeys(METERS, 0)
-    for meter, units, rate_pico_usd, per_units, cost_pico_usd, *listed in lines:
-        if listed:
-            yield from _list_line_faults(row, meter, units, listed)
-        charged[meter] = charged.get(meter, 0) + units
-        if per_units < 1 or rate_pico_usd < 0 or units < 0:
-            yield f"event {_name(row)}: the {meter} line has a rate or count that cannot be"
-        elif cost_pico_usd != line_cost(units, Rate(pico_usd=rate_pico_usd, per_units=per_units)):
-            yield f"event {_name(row)}: the {meter} line is not its units at its rate"
-    for meter, units in charged.items():
-        if units and row.get(f"{meter}_units") != units:
-            yield f"event {_name(row)}: the {meter} line charges other units than were counted"
-    total = sum(line[4] for line in lines)
-    if row["cost_pico_usd"] != total and (row["cost_pico_usd"] is not None or lines):
-        yield f"event {_name(row)}: the cost is not the sum of its lines"
-    listed = [line[7] for line in lines if len(line) > _LINE_COLUMNS]
-    has_list_cost = row["list_cost_pico_usd"] is not None
-    if has_list_cost != bool(listed) and lines:
-        yield f"event {_name(row)}: its lines and its list cost do not belong together"
-    elif has_list_cost and row["list_cost_pico_usd"] != sum(listed):
-        yield f"event {_name(row)}: the list cost is not the sum of its lines"
-
-
-def _list_line_faults(row: Row, meter: str, units: int, listed: Sequence[int]) -> Iterator[str]:
-    """Whether a line's units at its public rate are its list cost."""
-    rate_pico_usd, per_units, cost_pico_usd = listed
-    if per_units < 1 or rate_pico_usd < 0:
-        yield f"event {_name(row)}: the {meter} line has a public rate that cannot be"
-    elif cost_pico_usd != line_cost(units, Rate(pico_usd=rate_pico_usd, per_units=per_units)):
-        yield f"event {_name(row)}: the {meter} line is not its units at its public rate"
 
 
 def _cell_faults(connection: sa.Connection, one: RollUpTable, expected: Cells) -> Iterator[str]:
@@ -222,7 +247,3 @@ def _scan_spools(root: Path, cursors: Mapping[str, Cursor]) -> tuple[int, list[s
                     )
             is_moving = reader.cursor != before
     return records, faults
-
-
-def _name(row: Row) -> str:
-    return cast("bytes", row["event_id"]).hex()
