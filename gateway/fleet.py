@@ -383,3 +383,5 @@ def _rates(
         )
     if price.gpu_usd_per_hour is not None:
         yield Meter.GPU_US, rate_per_hour_us(price.gpu_usd_per_hour, gpus or 1)
+    elif isinstance(price, PriceSettings) and price.usd_per_hour is not None:
+        yield Meter.GPU_US, rate_per_hour_us(price.usd_per_hour, gpus or 1)

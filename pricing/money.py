@@ -108,11 +108,11 @@ def rate_per_mtok(amount: str | int | Decimal) -> Rate:
     return Rate(pico_usd=pico_per_token.numerator, per_units=pico_per_token.denominator)
 
 
-def rate_per_hour_us(amount: str | int | Decimal, count: int = 1) -> Rate:
+def rate_per_hour_us(amount: str | int | Decimal | Fraction, count: int = 1) -> Rate:
     """Turn USD per hour of one GPU into an exact rate per busy microsecond of the machine.
 
     Args:
-        amount: USD per hour and GPU.
+        amount: USD per hour and GPU; a fraction where it is worked out of facts.
         count: GPUs that are busy together.
 
     Raises:
@@ -120,6 +120,9 @@ def rate_per_hour_us(amount: str | int | Decimal, count: int = 1) -> Rate:
     """
     if count < 1:
         raise InvalidAmount(f"a machine has 1 GPU or more, got {count}")
+    if isinstance(amount, Fraction):  # in lowest terms, which its denominator needs
+        per_us = amount * PICO_PER_USD * count / MICROSECONDS_PER_HOUR
+        return Rate(pico_usd=per_us.numerator, per_units=per_us.denominator)
     pico = _to_fraction(amount) * PICO_PER_USD * count
     return Rate(pico_usd=pico.numerator, per_units=pico.denominator * MICROSECONDS_PER_HOUR)
 

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import anyio
 
@@ -126,7 +127,7 @@ class MachineNotes:
         for one in declared_machines(self.settings(), node=self.node):
             terms = [dated.terms for dated in one.terms if self._holds(dated.from_us)]
             if terms and terms[-1] is not None:
-                usd = float(terms[-1].gpu_usd_per_hour) * terms[-1].gpus
+                usd = float(Fraction(terms[-1].gpu_usd_per_hour) * terms[-1].gpus)
                 yield Series("fareway_machine_usd_per_hour", (one.machine,), [usd])
 
     def _holds(self, from_us: int | None) -> bool:

@@ -408,7 +408,7 @@ def _machines(settings: Settings) -> Iterator[Finding]:
     for name, pool in settings.finance.machines.pools.items():
         path: Path = ("finance", "machines", "pools", name)
         if name not in known:
-            what = "a provider, or a deployment with a price of its own, that has gpu_usd_per_hour"
+            what = "a provider, or a deployment with a price of its own, that costs by the hour"
             message = f"`{name}` is no machine ({what} and is listed by a model)"
             yield Finding(path=path, message=message + hint(name, known))
         if pool.compare_with is not None:

@@ -196,8 +196,8 @@ PROBLEMS = {
     "a machine that is none": (
         "{vlm: {idle: by_use}}",
         (
-            "`vlm` is no machine (a provider, or a deployment with a price of its own, that has "
-            "gpu_usd_per_hour and is listed by a model); did you mean `vllm`?"
+            "`vlm` is no machine (a provider, or a deployment with a price of its own, that costs "
+            "by the hour and is listed by a model); did you mean `vllm`?"
         ),
     ),
 }

@@ -28,12 +28,12 @@ from gateway.finance.machines.shown import (
     break_even_text,
     hours_text,
     idle_text,
+    rate_text,
     unit_text,
 )
 
 PATH = "/ui/machines"
 _FULL = 100
-_TIMES = "\N{MULTIPLICATION SIGN}"
 RATE_NAMES = {
     RateKind.ACTUAL: "Actual: what the machines cost",
     RateKind.STANDARD: "Standard: the rate card",
@@ -309,7 +309,7 @@ def _machines(report: MachinesReport) -> Iterable[TimeLine]:
             when="",
             href="",
             machine=one.machine,
-            note=f"{one.gpus} {_TIMES} {one.gpu_usd_per_hour} USD per hour{nominal}{idle}",
+            note=f"{rate_text(one)}{nominal}{idle}",
             paid=hours_text(one.up_us),
             busy=hours_text(one.busy_us),
             use=share_text(one.busy_us, one.up_us),

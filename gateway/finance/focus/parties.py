@@ -12,8 +12,7 @@ def parties_of(settings: Settings) -> Parties:
     machines = [
         name
         for name, provider in settings.providers.items()
-        if isinstance(provider, LocalProvider)
-        or any(price.gpu_usd_per_hour is not None for price in provider.price)
+        if isinstance(provider, LocalProvider) or any(price.is_by_hour for price in provider.price)
     ]
     return Parties(
         organisation=settings.finance.organisation,

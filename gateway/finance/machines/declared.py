@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
+from fractions import Fraction
 
 from gateway.clock import to_microseconds
 from gateway.finance.machines.messages import (
@@ -20,6 +21,7 @@ from gateway.finance.machines.messages import (
     Hours,
     IdlePolicy,
     MachineTerms,
+    NodePart,
     Slice,
 )
 from gateway.fleet import NOMINAL_GPU_USD_PER_HOUR, listed_deployments, price_versions
@@ -29,6 +31,10 @@ from gateway.settings.models import DeploymentSettings
 from gateway.settings.prices import PriceSettings
 from gateway.settings.providers import LocalProvider, ProviderSettings
 from pricing.price_book import PriceVersion
+
+_PLACES_COUNT = 18
+_PLACES = 10**_PLACES_COUNT
+_DIGITS = Context(prec=40)
 
 
 def declared_machines(settings: Settings, *, node: str = "") -> tuple[DeclaredMachine, ...]:
@@ -64,6 +70,14 @@ def plain(amount: Decimal) -> str:
     """A decimal without exponent or needless zeros."""
     text = f"{amount:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _exact(usd: Fraction) -> str:
+    """As a decimal where it is one of at most 18 places, else as a fraction."""
+    scaled = usd * _PLACES
+    if scaled.denominator == 1:
+        return plain(Decimal(scaled.numerator).scaleb(-_PLACES_COUNT, _DIGITS))
+    return str(usd)
 
 
 def _machine(
@@ -138,14 +152,17 @@ def _terms(
     deployments: tuple[str, ...],
 ) -> MachineTerms:
     given = price or PriceSettings(gpu_usd_per_hour=Decimal(NOMINAL_GPU_USD_PER_HOUR))
-    assert given.gpu_usd_per_hour is not None, "a price by the hour"
-    rate = plain(given.gpu_usd_per_hour)
-    marginal, work = given.marginal_usd_per_hour, sharing.usual.work_units
+    assert given.usd_per_hour is not None, "a price by the hour"
+    rate, work = _exact(given.usd_per_hour), sharing.usual.work_units
+    parts: Mapping[str, Fraction] = {} if given.node is None else given.node.facts.parts()
+    marginal = given.marginal_usd_per_hour
+    # What one more busy hour of a machine costs that is known by facts is what it draws.
+    power = parts.get("power", given.usd_per_hour * (given.gpus or 1)) / (given.gpus or 1)
     return MachineTerms(
         gpu_usd_per_hour=rate,
         gpus=given.gpus or 1,
         ops_usd_per_month=plain(given.ops_usd_per_month or Decimal(0)),
-        marginal_usd_per_hour=rate if marginal is None else plain(marginal),
+        marginal_usd_per_hour=_exact(power) if marginal is None else plain(marginal),
         hours=usual if given.hours is None else Hours(given.hours),
         is_nominal=version.is_nominal,
         price_version=version.version_id,
@@ -156,4 +173,7 @@ def _terms(
         cached_input_weight=plain(work.cached_input),
         output_weight=plain(work.output),
         deployments=deployments,
+        parts=tuple(
+            NodePart(what=what, usd_per_hour=_exact(usd)) for what, usd in parts.items() if usd
+        ),
     )

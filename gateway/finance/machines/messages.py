@@ -24,6 +24,10 @@ ENGINE, SERVER = "engine", "server"
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 Instant = Annotated[int, Meta(ge=0, le=2**62)]
 RatePart = Annotated[int, Meta(ge=0, le=2**62)]
+Exact = Annotated[
+    str, Meta(pattern=r"^([0-9]{1,12}(\.[0-9]{1,18})?|[0-9]{1,60}/[1-9][0-9]{0,59})$")
+]
+"""A decimal, or a fraction such as `50/11`: exact, and readable in the database."""
 Decimals = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(\.[0-9]{1,18})?$")]
 
 
@@ -34,6 +38,18 @@ class Hours(StrEnum):
     """All, from when it is configured until it is not."""
     SEEN = "seen"
     """Those in which it was up: an engine's process ran, a server answered."""
+
+
+class NodePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of what an hour of a machine costs, where that is worked out of facts.
+
+    Attributes:
+        what: `depreciation`, `power`, `colocation`, `support` or `spare`.
+        usd_per_hour: Of all its GPUs together.
+    """
+
+    what: str
+    usd_per_hour: Exact
 
 
 class IdlePolicy(StrEnum):
@@ -89,12 +105,13 @@ class MachineTerms(msgspec.Struct, frozen=True, kw_only=True):
         cached_input_weight: Work of an input token read from a cache.
         output_weight: Work of an output token.
         deployments: What runs on it, sorted.
+        parts: What the hourly rate is made of, where it is worked out of facts.
     """
 
-    gpu_usd_per_hour: Decimals
+    gpu_usd_per_hour: Exact
     gpus: Annotated[int, Meta(ge=1, le=4_096)] = 1
     ops_usd_per_month: Decimals = "0"
-    marginal_usd_per_hour: Decimals
+    marginal_usd_per_hour: Exact
     hours: Hours
     is_nominal: bool = False
     price_version: str
@@ -105,6 +122,7 @@ class MachineTerms(msgspec.Struct, frozen=True, kw_only=True):
     cached_input_weight: Decimals = "0"
     output_weight: Decimals = "1"
     deployments: tuple[str, ...] = ()
+    parts: tuple[NodePart, ...] = ()
 
 
 class DatedTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +232,8 @@ class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
         pool: What it belongs to.
         kind: `engine` or `server`.
         gpus: As configured last.
-        gpu_usd_per_hour: As configured last.
+        gpu_usd_per_hour: As configured last; a fraction where it is worked out of facts.
+        parts: What the machine's hourly rate is made of, where it is worked out of facts.
         is_nominal: Whether any of its time is at a nominal rate.
         up_us: Time that is paid for.
         busy_us: Time in which it computed; at most `up_us`.
@@ -233,6 +252,7 @@ class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     gpus: int
     gpu_usd_per_hour: str
+    parts: tuple[NodePart, ...]
     is_nominal: bool
     up_us: int
     busy_us: int

@@ -417,6 +417,7 @@ def _summaries(terms: Sequence[Term], shared: Iterable[Shared]) -> Iterator[Mach
             kind=term.kind,
             gpus=term.terms.gpus,
             gpu_usd_per_hour=term.terms.gpu_usd_per_hour,
+            parts=term.terms.parts,
             is_nominal=term.terms.is_nominal or any(one.stretch.terms.is_nominal for one in listed),
             up_us=up_us,
             busy_us=busy_us,

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from typing import cast
 
 import msgspec
@@ -22,10 +23,11 @@ from gateway.finance.machines.messages import (
     UnitCost,
 )
 from gateway.ledger.report_csv import neutralised
-from pricing.money import format_usd
+from pricing.money import PICO_PER_USD, format_usd
 
 _PICO, _PICO_PER_MTOK = "_pico_usd", "_pico_usd_per_mtok"
 _PICO_PER_HOUR = "_pico_usd_per_hour"
+_EXACT = ("gpu_usd_per_hour", "usd_per_hour")
 _PER_CENT = 100
 _SECOND_US = 1_000_000
 _HOUR_S = 3_600
@@ -58,10 +60,27 @@ def _document(value: object) -> object:
             made[f"{name.removesuffix(_PICO_PER_MTOK)}_usd_per_mtok"] = format_usd(one)
         elif isinstance(one, int) and name.endswith(_PICO_PER_HOUR):
             made[f"{name.removesuffix(_PICO_PER_HOUR)}_usd_per_hour"] = format_usd(one)
+        elif isinstance(one, str) and name in _EXACT:
+            made |= {name: usd_text(one), f"{name}_exact": one}
+            continue
         elif isinstance(one, int) and name in ("start_us", "until_us", "as_of_us"):
             made[name.replace("_us", "_at")] = from_microseconds(one).isoformat()
         made[name] = _document(one)
     return made
+
+
+def usd_text(exact: str) -> str:
+    """An exact decimal or fraction in USD as a decimal, rounded to the picodollar."""
+    return format_usd(round(Fraction(exact) * PICO_PER_USD))
+
+
+def rate_text(machine: MachineSummary) -> str:
+    """What an hour of a machine costs, and what of where that is worked out of facts."""
+    rate = (
+        f"{machine.gpus} \N{MULTIPLICATION SIGN} {usd_text(machine.gpu_usd_per_hour)} USD per hour"
+    )
+    parts = ", ".join(f"{one.what} {usd_text(one.usd_per_hour)}" for one in machine.parts)
+    return f"{rate} ({parts})" if parts else rate
 
 
 def hours_text(time_us: int) -> str:
@@ -146,6 +165,7 @@ def as_table(report: MachinesReport) -> str:
                 for one in report.machines
             ],
         )
+        lines += [f"{one.machine}: {rate_text(one)}" for one in report.machines if one.parts]
         lines.append("")
     lines += _table(
         ("pool", "who", "used", "share", f"{report.rate.value} USD", "booked USD"),
