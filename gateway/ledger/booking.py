@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -62,7 +63,7 @@ EVENT_COLUMNS = (*INTENT_COLUMNS, "entry", *SETTLED_COLUMNS)
 
 _STATUS_CODES = {status.value: code for status, code in STATUS_CODES.items()}
 _QUALITY_CODES = {quality.value: code for quality, code in QUALITY_CODES.items()}
-_METERS = frozenset(METERS)
+_PLACE = {meter: place for place, meter in enumerate(METERS)}
 _UNKNOWN_QUALITY = Quality.UNKNOWN.value
 _UNKNOWN_BILLING = AttemptStatus.UNKNOWN_BILLING.value
 _encode = msgspec.json.Encoder().encode
@@ -82,6 +83,23 @@ class DimensionIds:
     cost_tags_id: int
     cost_tag_ids: tuple[int, ...] = ()
     """Those of the cost tags that have sums of their own."""
+
+
+@dataclass(slots=True, eq=False)
+class Named:
+    """Names that intents of a batch share, by one of these intents; compared by identity.
+
+    Attributes:
+        intent: Any of them.
+        ids: Known once the names were looked up.
+    """
+
+    intent: Intent
+    ids: DimensionIds | None = None
+
+
+Match = tuple[Settlement, Intent, Named, int | None, Values]
+"""A settlement, its intent, what that names, what `kept_exposure` says, and `settled_values`."""
 
 
 def intent_values(intent: Intent, ids: DimensionIds) -> Values:
@@ -148,8 +166,15 @@ def settled_values(settlement: Settlement, exposure_pico_usd: int | None) -> Val
         settlement.cache_saved_pico_usd,
         settlement.baseline or None,
         settlement.baseline_cost_pico_usd,
-        *map(settlement.usage.get, METERS, _NO_UNITS),
+        *_units(settlement.usage),
     )
+
+
+def _units(usage: Mapping[str, int]) -> list[int]:
+    units = [0] * len(METERS)
+    for meter, count in usage.items():
+        units[_PLACE[meter]] = count
+    return units
 
 
 def lost_values(*, now_us: int, exposure_pico_usd: int | None) -> Values:
@@ -195,11 +220,11 @@ def fault(record: Record) -> str | None:
         return "the status is unknown"
     if record.quality not in _QUALITY_CODES:
         return "the quality is unknown"
-    if not record.usage.keys() <= _METERS:
+    if not record.usage.keys() <= _PLACE.keys():
         return "a meter is unknown"
     total_pico_usd = listed_pico_usd = listed = 0
     for line in record.lines:
-        if line.meter not in _METERS:
+        if line.meter not in _PLACE:
             return "a line's meter is unknown"
         total_pico_usd += line.cost_pico_usd
         list_cost_pico_usd = line.list_cost_pico_usd
@@ -228,18 +253,21 @@ def _baseline_fault(record: Settlement) -> str | None:
 
 
 def _lines_document(lines: tuple[CostLine, ...]) -> str:
-    return _encode([_line_values(line) for line in lines]).decode()
-
-
-def _line_values(line: CostLine) -> tuple[str | int | None, ...]:
     """Meter, units, rate, its units, cost; then the same three at the public price, if any."""
-    charged = (
-        line.meter,
-        line.units,
-        line.rate_pico_usd,
-        line.rate_per_units,
-        line.cost_pico_usd,
-    )
-    if line.list_cost_pico_usd is None:
-        return charged
-    return (*charged, line.list_rate_pico_usd, line.list_rate_per_units, line.list_cost_pico_usd)
+    return _encode(
+        [
+            (line.meter, line.units, line.rate_pico_usd, line.rate_per_units, line.cost_pico_usd)
+            if line.list_cost_pico_usd is None
+            else (
+                line.meter,
+                line.units,
+                line.rate_pico_usd,
+                line.rate_per_units,
+                line.cost_pico_usd,
+                line.list_rate_pico_usd,
+                line.list_rate_per_units,
+                line.list_cost_pico_usd,
+            )
+            for line in lines
+        ]
+    ).decode()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
@@ -59,6 +59,16 @@ class Blocking(ABC):
         """Call a function that may use the engine; waits for it."""
 
     @abstractmethod
+    def alongside(self, steps: Iterator[object]) -> None:
+        """Take short steps, while there are any, whenever what `run` runs waits for the server.
+
+        A step that fails is told in the log and is the last one.
+
+        Args:
+            steps: What is left of them is the caller's to take or to close.
+        """
+
+    @abstractmethod
     def dispose(self) -> None:
         """Close its connections."""
 
@@ -68,6 +78,9 @@ class _Direct(Blocking):
 
     def run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return work(*arguments)
+
+    def alongside(self, steps: Iterator[object]) -> None:
+        """Nothing: it works in this process."""
 
     def dispose(self) -> None:
         self.engine.dispose()
@@ -91,6 +104,13 @@ class _Looped(Blocking):
                 return self._loop.run_until_complete(greenlet_spawn(work, *arguments))
 
         return _outside_loops(spin)
+
+    def alongside(self, steps: Iterator[object]) -> None:
+        def step() -> None:
+            if next(steps, self) is not self:
+                self._loop.call_soon(step)
+
+        self._loop.call_soon(step)
 
     def dispose(self) -> None:
         if not self._loop.is_closed():

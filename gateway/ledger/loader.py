@@ -50,7 +50,7 @@ class Loader:
         """Held during a round; other writers of this process take it to come in between."""
         self._limits = limits or LoaderLimits()
         self._database = blocking_twin(engine)
-        self._rounds = Rounds(self._database.engine, spool_root, clock=clock, limits=self._limits)
+        self._rounds = Rounds(self._database, spool_root, clock=clock, limits=self._limits)
         self._stopping = anyio.Event()
         self._rest_s = self._limits.poll_s
 

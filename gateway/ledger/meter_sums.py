@@ -13,13 +13,10 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from gateway.ledger.booking import DimensionIds, Value
-from gateway.ledger.columns import QUALITY_CODES
+from gateway.ledger.booking import Value
 from gateway.ledger.grains import DAY_US
-from gateway.ledger.records import Intent, Settlement
 from gateway.ledger.roll_ups import whole
 from gateway.ledger.schema import METER_DIMENSIONS, METER_SUMS
-from pricing.usage import Quality
 
 
 class MeterRate(NamedTuple):
@@ -89,57 +86,3 @@ class MeterSums:
 
 def _order(rate: MeterRate) -> tuple[object, ...]:
     return tuple((value is not None, value) for value in rate)
-
-
-class SettledMeters:
-    """The same sums for a batch of settlements, straight from the records.
-
-    Per line a cell is looked up by what the line says, within the events that share a day, names,
-    price and quality. `ledger verify` and the tests recompute it from the rows with
-    `MeterSums.add`.
-    """
-
-    def __init__(self) -> None:
-        self._groups: dict[
-            tuple[int, DimensionIds, str, str],
-            dict[tuple[str, int, int, int | None, int | None], list[int]],
-        ] = {}
-
-    def add(self, intent: Intent, ids: DimensionIds, settlement: Settlement) -> None:
-        """Count an event's lines in."""
-        place = (intent.at_us // DAY_US, ids, settlement.quality, intent.price_version)
-        cells = self._groups.get(place)
-        if cells is None:
-            cells = self._groups[place] = {}
-        for line in settlement.lines:
-            listed = line.list_cost_pico_usd
-            has_list = listed is not None
-            rate = (
-                line.meter,
-                line.rate_pico_usd,
-                line.rate_per_units,
-                line.list_rate_pico_usd if has_list else None,
-                line.list_rate_per_units if has_list else None,
-            )
-            cell = cells.get(rate)
-            if cell is None:
-                cell = cells[rate] = [0] * len(METER_SUMS)
-            cost_pico_usd = line.cost_pico_usd
-            cell[0] += 1
-            cell[1] += line.units
-            cell[2] += cost_pico_usd
-            cell[3] += cost_pico_usd if listed is None else listed
-
-    def fold(self, into: MeterSums) -> None:
-        """Add everything to the cells of the roll-up."""
-        for (day, ids, quality, version), cells in self._groups.items():
-            place = (
-                day * DAY_US,
-                ids.team_id,
-                ids.project_id,
-                ids.model_id,
-                ids.deployment_id,
-                QUALITY_CODES[Quality(quality)],
-            )
-            for rate, amounts in cells.items():
-                into.add_amounts(place, MeterRate(*rate, version), amounts)

@@ -7,18 +7,18 @@ two listed tags counts once under each of them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from gateway.ledger import schema
-from gateway.ledger.booking import DimensionIds, Row, Value
+from gateway.ledger.booking import Row, Value
 from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES
 from gateway.ledger.grains import DAY_US, QUARTER_US
 from gateway.ledger.price_label import is_nominal
-from gateway.ledger.records import AttemptStatus, Intent, Settlement
-from gateway.ledger.schema import METERS
+from gateway.ledger.records import AttemptStatus
 from pricing.usage import Quality
 
 DIMENSIONS = (*schema.ROLL_UP_DIMENSIONS, *schema.ROLL_UP_CODES)
@@ -60,28 +60,9 @@ ROLL_UPS = tuple(
 
 Cells = dict[tuple[int, ...], list[int]]
 
-_AT = {column: index for index, column in enumerate(SUM_COLUMNS)}
-_REQUESTS, _ATTEMPTS, _UNPRICED, _LISTED, _REPORTED, _UNBOUNDED, _COMPARED, _UNCOMPARED = (
-    _AT[column] for column in schema.COUNTS
-)
-(
-    _COST,
-    _LIST_COST,
-    _PROVIDER_COST,
-    _ESTIMATED,
-    _NOMINAL,
-    _EXPOSURE,
-    _SAVED,
-    _BASELINE_COST,
-    _COMPARED_COST,
-) = (_AT[column] for column in schema.AMOUNTS)
-_METER_AT = {meter: _AT[f"{meter}_units"] for meter in METERS}
 _CERTAIN = frozenset({QUALITY_CODES[Quality.EXACT], QUALITY_CODES[Quality.PROVIDER_COST]})
-_CERTAIN_NAMES = frozenset({Quality.EXACT.value, Quality.PROVIDER_COST.value})
 _UNKNOWN_BILLING = STATUS_CODES[AttemptStatus.UNKNOWN_BILLING]
 _UNKNOWN_QUALITY = QUALITY_CODES[Quality.UNKNOWN]
-_UNKNOWN_BILLING_NAME = AttemptStatus.UNKNOWN_BILLING.value
-_UNKNOWN_QUALITY_NAME = Quality.UNKNOWN.value
 
 
 def sums(row: Mapping[str, Value]) -> tuple[int, ...]:
@@ -180,87 +161,4 @@ def _add(cells: Cells, place: tuple[int, ...], amounts: Sequence[int]) -> None:
     if cell is None:
         cells[place] = list(amounts)
     else:
-        cells[place] = [old + added for old, added in zip(cell, amounts, strict=True)]
-
-
-class SettledSums:
-    """The same sums for a batch of settlements, straight from the records.
-
-    Events that share every dimension, quarter of an hour, status and quality are first added up on
-    their own: per event only what is not zero is touched. `ledger verify` and the tests recompute
-    all of it from the rows with `RollUps.add`.
-    """
-
-    def __init__(self) -> None:
-        self._cells: dict[tuple[int, DimensionIds, str, str], list[int]] = {}
-
-    def add(
-        self,
-        intent: Intent,
-        ids: DimensionIds,
-        settlement: Settlement,
-        exposure_pico_usd: int | None,
-    ) -> None:
-        """Count an event in; `exposure_pico_usd` is what its row keeps."""
-        status, quality = settlement.status, settlement.quality
-        place = (intent.at_us // QUARTER_US, ids, status, quality)
-        cell = self._cells.get(place)
-        if cell is None:
-            cell = self._cells[place] = [0] * len(SUM_COLUMNS)
-        cell[_ATTEMPTS] += 1
-        if intent.attempt == 1:
-            cell[_REQUESTS] += 1
-        for meter, units in settlement.usage.items():
-            cell[_METER_AT[meter]] += units
-        _add_costs(cell, intent, settlement)
-        if exposure_pico_usd is not None:
-            cell[_EXPOSURE] += exposure_pico_usd
-        elif status == _UNKNOWN_BILLING_NAME or quality == _UNKNOWN_QUALITY_NAME:
-            cell[_UNBOUNDED] += 1
-
-    def fold(self, into: RollUps) -> None:
-        """Add everything to the cells of the roll-ups."""
-        for (quarter, ids, status, quality), amounts in self._cells.items():
-            dimensions = (
-                ids.team_id,
-                ids.project_id,
-                ids.model_id,
-                ids.deployment_id,
-                ids.tags_id,
-                STATUS_CODES[AttemptStatus(status)],
-                QUALITY_CODES[Quality(quality)],
-            )
-            into.add_sums(quarter * QUARTER_US, ids.key_id, ids.cost_tag_ids, dimensions, amounts)
-
-
-def _add_costs(cell: list[int], intent: Intent, settlement: Settlement) -> None:
-    cost_pico_usd = settlement.cost_pico_usd
-    if cost_pico_usd is None:
-        cell[_UNPRICED] += 1
-    else:
-        cell[_COST] += cost_pico_usd
-        if settlement.quality not in _CERTAIN_NAMES:
-            cell[_ESTIMATED] += cost_pico_usd
-        if is_nominal(intent.price_version):
-            cell[_NOMINAL] += cost_pico_usd
-    if settlement.list_cost_pico_usd is not None:
-        cell[_LISTED] += 1
-        cell[_LIST_COST] += settlement.list_cost_pico_usd
-    elif cost_pico_usd is not None:
-        cell[_LIST_COST] += cost_pico_usd
-    if settlement.provider_cost_pico_usd is not None:
-        cell[_REPORTED] += 1
-        cell[_PROVIDER_COST] += settlement.provider_cost_pico_usd
-    if settlement.cache_saved_pico_usd is not None:
-        cell[_SAVED] += settlement.cache_saved_pico_usd
-    if settlement.baseline:
-        _add_baseline(cell, settlement)
-
-
-def _add_baseline(cell: list[int], settlement: Settlement) -> None:
-    if settlement.baseline_cost_pico_usd is None:
-        cell[_UNCOMPARED] += 1
-    else:
-        cell[_COMPARED] += 1
-        cell[_BASELINE_COST] += settlement.baseline_cost_pico_usd
-        cell[_COMPARED_COST] += settlement.cost_pico_usd or 0
+        cells[place] = [*map(operator.add, cell, amounts)]

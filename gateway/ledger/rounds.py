@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -19,10 +18,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from gateway.clock import Clock
 from gateway.ledger import backlog, batches, budget_schema, node, schema, segment
 from gateway.ledger.adoption import Adoption, remove_dead
-from gateway.ledger.batches import Batch
+from gateway.ledger.database import Blocking
 from gateway.ledger.dialects import POSTGRESQL
 from gateway.ledger.faults import explained, is_refusal
-from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader, SpoolRecords
+from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolRecords
 from gateway.ledger.store import (
     Applied,
     StaleCursor,
@@ -32,6 +31,7 @@ from gateway.ledger.store import (
     move_cursor,
     quarantine,
 )
+from gateway.ledger.taking import Chunk, Entries, Taken, Taking
 
 _log = logging.getLogger(__name__)
 _REFUSALS = (SQLAlchemyError, ArithmeticError, ValueError)
@@ -103,63 +103,31 @@ class LoaderStats:
     pool_fault: str = ""
 
 
-Entries = list[SpoolRecords | SpoolDamage]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunk:
-    """What one round took from one directory."""
-
-    directory: Path
-    before: Cursor | None
-    after: Cursor
-    entries: Entries
-    is_at_end: bool
-    dead_session: bytes | None
-
-    @property
-    def name(self) -> str:
-        return self.directory.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
-    """What one round took from all directories."""
-
-    chunks: list[_Chunk]
-    batch: Batch
-    is_ahead: bool = False
-    """Whether it was read while the round before it was booked."""
-
-    @property
-    def entries(self) -> Entries:
-        return [entry for chunk in self.chunks for entry in chunk.entries]
-
-
 class Rounds:
     """Loads the spools under a root, a round at a time; called from any thread, one at a time.
 
     Args:
-        engine: A blocking, writing engine.
+        database: A writing one; `load` is called by its `run`.
         spool_root: Holds one directory per writer.
         clock: Time for expiry and quarantine.
         limits: Sizes and intervals.
     """
 
     def __init__(
-        self, engine: sa.Engine, spool_root: Path, *, clock: Clock, limits: LoaderLimits
+        self, database: Blocking, spool_root: Path, *, clock: Clock, limits: LoaderLimits
     ) -> None:
         self.stats = LoaderStats()
         self.found_records = 0
         """How many records the last round took."""
-        self._engine = engine
+        self._database = database
+        self._engine = database.engine
         self._root = spool_root
         self._clock = clock
         self._limits = limits
         self._node = ""
         self._store = Store(grace_s=limits.grace_s)
         self._cursors: dict[str, Cursor] | None = None
-        self._ahead: _Round | None = None
+        self._ahead: Taken | None = None
         self._adoption = Adoption()
         self._closed_for: dict[str, bytes] = {}
         self._expired_at_s: float | None = None
@@ -181,7 +149,8 @@ class Rounds:
                     self._node = self._store.node = node.make(self._root)
                 with self._engine.begin() as connection:
                     self._cursors = load_cursors(connection, self._node)
-            taken = self._ahead or self._read(self._cursors)
+            taken = self._ahead or self._take(self._cursors).finish()
+            assert taken is not None, "no step has failed"
             self._ahead = None
             self._cursors = self._book_and_read(taken, self._cursors)
             self._tidy(taken.chunks, self._cursors)
@@ -202,24 +171,23 @@ class Rounds:
             return {path.name for path in self._directories()}
         return {chunk.name for chunk in taken.chunks if not chunk.is_at_end}
 
-    def _book_and_read(self, taken: _Round, cursors: dict[str, Cursor]) -> dict[str, Cursor]:
-        """Book a round; with a backlog and a server to wait for, read the next one meanwhile.
-
-        SQLite works in this process and hands the interpreter over at every row, which costs more
-        than the next round's work.
-        """
+    def _book_and_read(self, taken: Taken, cursors: dict[str, Cursor]) -> dict[str, Cursor]:
+        """Book a round; with a backlog and a server to wait for, take the next one meanwhile."""
         is_behind = not all(chunk.is_at_end for chunk in taken.chunks)
         if not (is_behind and self._engine.dialect.name == POSTGRESQL):
             return self._book(taken, cursors)
         after = cursors | {chunk.name: chunk.after for chunk in taken.chunks}
-        with ThreadPoolExecutor(1) as thread:
-            reading = thread.submit(self._read, after)
+        taking = self._take(after, is_ahead=True)
+        try:
+            self._database.alongside(taking)
             booked = self._book(taken, cursors)
-        self._ahead = replace(reading.result(), is_ahead=True)
+            self._ahead = taking.finish()
+        finally:
+            taking.close()
         return booked
 
-    def _book(self, taken: _Round, cursors: dict[str, Cursor]) -> dict[str, Cursor]:
-        """Apply what was read, all at once, or in ever smaller parts when that is refused.
+    def _book(self, taken: Taken, cursors: dict[str, Cursor]) -> dict[str, Cursor]:
+        """Apply what was taken, all at once, or in ever smaller parts when that is refused.
 
         Returns:
             The cursors after it.
@@ -257,7 +225,7 @@ class Rounds:
         self._loaded_records += count
         self.found_records = count
 
-    def _commit(self, taken: _Round, *, is_expiry_due: bool, is_in_parts: bool = False) -> Applied:
+    def _commit(self, taken: Taken, *, is_expiry_due: bool, is_in_parts: bool = False) -> Applied:
         """The whole of a round's transaction; none at all when nothing changes."""
         now_us = self._clock.wall_us()
         conditions = [*self._lost_conditions(taken.chunks, now_us, is_expiry_due=is_expiry_due)]
@@ -277,7 +245,7 @@ class Rounds:
             self._store.release_leases(connection, leases)
         return applied
 
-    def _move_cursors(self, connection: sa.Connection, chunks: Sequence[_Chunk]) -> None:
+    def _move_cursors(self, connection: sa.Connection, chunks: Sequence[Chunk]) -> None:
         for chunk in chunks:
             if chunk.before != chunk.after:
                 directory = self._node + chunk.name
@@ -317,7 +285,7 @@ class Rounds:
         return Applied(quarantined=count)
 
     def _lost_conditions(
-        self, chunks: list[_Chunk], now_us: int, *, is_expiry_due: bool
+        self, chunks: list[Chunk], now_us: int, *, is_expiry_due: bool
     ) -> Iterator[sa.ColumnElement[bool]]:
         """Which open intents nobody will settle.
 
@@ -337,7 +305,7 @@ class Rounds:
             yield table.c.expires_at_us < now_us
 
     def _lease_conditions(
-        self, chunks: list[_Chunk], now_us: int, *, is_expiry_due: bool
+        self, chunks: list[Chunk], now_us: int, *, is_expiry_due: bool
     ) -> Iterator[sa.ColumnElement[bool]]:
         """Which leases nobody will spend, and everything that was spent from them is booked.
 
@@ -373,28 +341,16 @@ class Rounds:
             return []
         return sorted(path for path in self._root.iterdir() if path.is_dir())
 
-    def _read(self, cursors: dict[str, Cursor]) -> _Round:
-        """Take the next records of every directory, an equal share each; in a thread."""
-        directories = self._directories()
-        share = max(self._limits.batch_records // max(len(directories), 1), 1)
-        chunks = [self._read_one(path, cursors.get(path.name), share) for path in directories]
-        batch = batches.prepare(entry for chunk in chunks for entry in chunk.entries)
-        return _Round(chunks=chunks, batch=batch)
-
-    def _read_one(self, directory: Path, before: Cursor | None, share: int) -> _Chunk:
-        dead_session = self._adoption.adopt(directory)
-        reader = SpoolReader(directory, before or Cursor())
-        entries = reader.take(share)
-        return _Chunk(
-            directory=directory,
-            before=before,
-            after=reader.cursor,
-            entries=entries,
-            is_at_end=reader.is_at_end,
-            dead_session=dead_session,
+    def _take(self, cursors: dict[str, Cursor], *, is_ahead: bool = False) -> Taking:
+        return Taking(
+            self._directories(),
+            cursors,
+            self._adoption,
+            records_max=self._limits.batch_records,
+            is_ahead=is_ahead,
         )
 
-    def _tidy(self, chunks: list[_Chunk], cursors: dict[str, Cursor]) -> None:
+    def _tidy(self, chunks: list[Chunk], cursors: dict[str, Cursor]) -> None:
         """Remove segments and directories that are loaded; measure what waits."""
         for chunk in self._remove_loaded(chunks):
             with self._engine.begin() as connection:
@@ -418,9 +374,9 @@ class Rounds:
         self.stats.backlog_records = found.records
         self.stats.backlog_age_ms = found.age_ms
 
-    def _remove_loaded(self, chunks: list[_Chunk]) -> list[_Chunk]:
+    def _remove_loaded(self, chunks: list[Chunk]) -> list[Chunk]:
         """Delete loaded segments; the chunks whose directory is gone."""
-        removed: list[_Chunk] = []
+        removed: list[Chunk] = []
         for chunk in chunks:
             for number in segment.segment_numbers(chunk.directory):
                 if number < chunk.after.number:

@@ -138,17 +138,16 @@ class Store:
     def _look_up(self, connection: sa.Connection, batch: Batch) -> None:
         """Add to a batch what the database knows of its events, and the ids of its names."""
         self._dimensions.list_cost_tags(cost_tags.load_listed(connection))
-        settled_ids = {settlement.event_id for settlement, _, _ in batch.settlements}
+        settled_ids = batch.settled_ids()
         # Whatever becomes of a settlement, its attempt is open no longer. First, because another
         # machine's loader may just be giving it up: this waits for it, and then sees its entry.
         taken = _take_intents(connection, settled_ids)
-        at_us = {event_id: intent.at_us for event_id, (intent, _, _) in batch.intents.items()}
+        at_us = {event_id: intent.at_us for event_id, (intent, *_) in batch.intents.items()}
         at_us |= {intent.event_id: intent.at_us for intent in taken}
         batch.known = _known_entries(connection, batch.intents.keys() | settled_ids, at_us)
         batch.lost_tags = self._tags_of_entries(connection, batch.known.values())
         for intent in taken:
-            if intent.event_id not in batch.intents:
-                batch.add_open(intent)
+            batch.add_stored(intent)
         for name in batch.names.values():
             name.ids = self._dimensions.of_intent(connection, name.intent)
         if batch.matcher.rules:

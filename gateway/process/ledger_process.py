@@ -98,9 +98,9 @@ R = TypeVar("R")
 ORPHAN_DRAIN_S = 5.0
 NEWS_S = 60.0
 """How long workers may take to learn of changed keys and budgets; one that does not is ended."""
-GC_THRESHOLDS = (20_000, 20, 50)
-"""Rows of a batch are young for long: with Python's own thresholds a tenth of loading is looking
-for cycles that cannot be there."""
+GC_THRESHOLDS = (200_000, 20, 50)
+"""More objects than the rows of two batches, which are young for long: with Python's own thresholds
+a tenth of loading is looking for cycles that cannot be there."""
 _CODES: Mapping[type[LedgerError], str] = {
     errors.BadPerson: "bad_person",
     errors.BadQuery: "bad_query",

@@ -170,3 +170,44 @@ async def test_what_a_servers_error_means(postgres_url, statement, refused, told
 )
 def test_an_error_of_the_driver_is_a_rows_fault_only_when_it_is_about_a_value(origin, refused):
     assert is_refusal(IntegrityError("INSERT", None, origin)) is refused
+
+
+def steps_beside_a_wait(database, steps, wait) -> list:
+    """Steps that are left after a statement."""
+
+    def work() -> list:
+        database.alongside(steps)
+        with database.engine.connect() as connection:
+            connection.execute(sa.text(wait))
+        return [*steps]
+
+    return database.run(work)
+
+
+async def test_steps_are_taken_while_the_server_works(postgres_url):
+    engine = writing_engine(postgres_url)
+    twin = blocking_twin(engine)
+    wait = "SELECT pg_sleep(0.05)"
+    assert await anyio.to_thread.run_sync(steps_beside_a_wait, twin, iter(range(9)), wait) == []
+    await engine.dispose()
+
+
+async def test_no_step_is_taken_beside_a_database_that_works_in_this_process(tmp_path):
+    engine = writing_engine(f"sqlite:///{tmp_path / 'ledger.db'}")
+    twin = blocking_twin(engine)
+    left = await anyio.to_thread.run_sync(steps_beside_a_wait, twin, iter(range(3)), "SELECT 1")
+    assert left == [0, 1, 2]
+    await engine.dispose()
+
+
+async def test_a_step_that_fails_is_told_and_the_work_beside_it_goes_on(postgres_url, caplog):
+    def two_steps():
+        yield
+        raise OSError("the spool is gone")
+
+    engine = writing_engine(postgres_url)
+    twin = blocking_twin(engine)
+    wait = "SELECT pg_sleep(0.05)"
+    assert await anyio.to_thread.run_sync(steps_beside_a_wait, twin, two_steps(), wait) == []
+    assert "the spool is gone" in caplog.text
+    await engine.dispose()

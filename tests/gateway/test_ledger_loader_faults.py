@@ -330,7 +330,7 @@ async def test_a_writer_that_comes_before_the_directory_is_removed_keeps_it(url,
     writers = []
     async with open_engine(url) as engine:
         twin = blocking_twin(engine)
-        loader = DisturbedRounds(twin.engine, root, clock=time.clock, limits=LoaderLimits())
+        loader = DisturbedRounds(twin, root, clock=time.clock, limits=LoaderLimits())
         loader.disturb = lambda: writers.append(open_spool(root / "w", session=2, clock=time.clock))
         flush(twin, loader)
         loader.disturb = lambda: None
@@ -347,7 +347,7 @@ async def test_what_a_writer_wrote_and_died_before_the_removal_is_not_removed(ur
     await writer.close()
     async with open_engine(url) as engine:
         twin = blocking_twin(engine)
-        loader = DisturbedRounds(twin.engine, root, clock=time.clock, limits=LoaderLimits())
+        loader = DisturbedRounds(twin, root, clock=time.clock, limits=LoaderLimits())
 
         def come_and_die() -> None:
             loader.disturb = lambda: None
