@@ -3,11 +3,11 @@
 #   make run                      set up, start the gateway, send one real request, keep serving
 #   make run ARGS=--once          the same, then exit 0
 #   make run FAREWAY_DEVICE=cuda  choose the engine's device (auto, cpu, cuda)
-#   make test                     set up and run the whole suite
+#   make test                     set up and run the tests (`make test-all`: those of CI, too)
 #   PYTHON=/path/to/python3.12 make run    choose the Python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-test run test check fmt bench soak clean
+.PHONY: help venv venv-test run test test-all check fmt bench soak clean
 
 BIN := .venv/bin
 RUN_EXTRAS := local
@@ -36,8 +36,11 @@ venv-test: ## create .venv with everything that tests and checks need
 run: venv ## start Fareway, send one real request, show its way and its cost, keep serving
 	@$(BIN)/fareway quickstart $(ARGS)
 
-test: venv-test ## run the whole suite: the unit part, then the slow part
+test: venv-test ## run the tests: the unit part, then the slow part
 	@$(BIN)/python tools/run_tests.py unit slow $(ARGS)
+
+test-all: venv-test ## the same, more examples, and what only CI runs
+	@$(BIN)/python tools/run_tests.py unit slow ci $(ARGS)
 
 check: venv-test ## format, lint, types, import rules, style tests
 	$(BIN)/ruff format --check .

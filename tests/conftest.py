@@ -18,8 +18,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support import tiers
+
 # Fixtures: real databases.
 from tests.support.postgres import (
+    in_slow_part,
     ledger_template,
     postgres_ledger_url,
     postgres_server,
@@ -29,6 +32,7 @@ from tests.support.postgres import (
 from tests.support.redis import redis_server, redis_url, shared_redis
 
 __all__ = (
+    "in_slow_part",
     "ledger_template",
     "postgres_ledger_url",
     "postgres_server",
@@ -44,7 +48,7 @@ __all__ = (
 _ANY_SPEED = hypothesis.settings(
     deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
-hypothesis.settings.register_profile("dev", _ANY_SPEED, max_examples=30)
+hypothesis.settings.register_profile("dev", _ANY_SPEED, max_examples=20)
 hypothesis.settings.register_profile("ci", _ANY_SPEED, max_examples=50)
 hypothesis.settings.register_profile("soak", _ANY_SPEED, max_examples=2_000)
 
@@ -99,6 +103,18 @@ def pytest_terminal_summary(
         terminalreporter.write_line(f"repeat with FAREWAY_SEED={config.stash[SEED]}")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file of which the selection needs no test, unless the file is named."""
+    is_named = any(str(collection_path) in argument for argument in config.invocation_params.args)
+    needless = not is_named and tiers.is_needless(collection_path, config.getoption("markexpr"))
+    return True if needless else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Place each test in its part of the suite."""
+    tiers.place(item)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs hours, a GPU or a vendor's network, unless `-m` was given."""
     if config.getoption("markexpr"):
@@ -109,10 +125,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Let the garbage collector rest while modules are imported: what they make stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Hide what collecting made from the collector: it is most of the heap, and it stays."""
+    """Hide what collecting made from the collector: it is most of the heap, and it stays.
+
+    From here on it looks less often than by default: a short-lived process with memory to spare
+    gains nothing from looking at every 700 new objects.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 @pytest.fixture

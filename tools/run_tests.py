@@ -1,11 +1,14 @@
 """Run the test suite in its tiers and say how long each took.
 
-`unit`   everything unmarked
-`slow`   what takes seconds to minutes
+`unit`   everything unmarked: no server, no browser, nothing that takes a second
+`slow`   what starts processes and databases, and what takes seconds
+`ci`     what takes many seconds and fails seldom: loops of kills, attacks by the thousand, every
+         page at every width, every client; `.ci/run` runs it, `make test` does not
 `soak`   full counts; writes a result file with commit, seed and machine to `bench/results/`
 
-`--coverage` measures branches in both of the first two, for `tools/coverage_gates.py`; it doubles
-their time. Every tier of a run shares one seed. It is drawn anew each time, printed first and last,
+`--coverage` measures branches in all but the last, for `tools/coverage_gates.py`; it doubles
+their time. Properties are tried with 50 examples where `ci` is among the tiers, else with 20.
+Every tier of a run shares one seed. It is drawn anew each time, printed first and last,
 and `FAREWAY_SEED` repeats it.
 """
 
@@ -47,23 +50,27 @@ class Tier:
     arguments: tuple[str, ...]
 
 
-COVERAGE = {"unit": ("--cov", "--cov-report="), "slow": ("--cov", "--cov-report=", "--cov-append")}
+COVERAGE = ("--cov", "--cov-report=")
 TIERS = {
     "unit": Tier(
-        selection=f"not slow and not soak and {NEVER_HERE}",
+        selection=f"not slow and not ci and not soak and {NEVER_HERE}",
         # Three processes for two cores: about a third of the part's time is waiting, for sockets,
         # disks and deadlines, and what waits leaves its core to the others.
-        arguments=("--hypothesis-profile=ci", "-n3", "--dist=worksteal"),
+        arguments=("-n3", "--dist=worksteal"),
     ),
     "slow": Tier(
-        selection=f"slow and not soak and {NEVER_HERE}",
+        selection=f"slow and not ci and not soak and {NEVER_HERE}",
         # Two at a time, a file staying with one process: much of this part waits for processes to
         # start, for deadlines and for disks, and what serves a file's tests is started once.
-        arguments=("--hypothesis-profile=ci", "--timeout=400", "-n2", "--dist=loadfile"),
+        arguments=("--timeout=400", "-n2", "--dist=loadfile"),
+    ),
+    "ci": Tier(
+        selection=f"ci and not soak and {NEVER_HERE}",
+        arguments=("--timeout=400", "-n2", "--dist=loadfile"),
     ),
     "soak": Tier(
-        selection=f"(slow or soak) and {NEVER_HERE}",
-        arguments=("--hypothesis-profile=soak", "--timeout=14400"),
+        selection=f"(slow or ci or soak) and {NEVER_HERE}",
+        arguments=("--timeout=14400",),
     ),
 }
 
@@ -93,6 +100,13 @@ def run_tier(name: str, *, seed: int, more: list[str], report: Path | None = Non
     if name == "unit" and took_s > UNIT_BUDGET_S:
         say(f"that is over the unit part's budget of {UNIT_BUDGET_S} s; see the durations above")
     return 0 if status == NO_TESTS else status
+
+
+def profile_of(name: str, tiers: list[str]) -> str:
+    """How many examples a tier's properties are tried with, as hypothesis names it."""
+    if name == "soak":
+        return "soak"
+    return "ci" if "ci" in tiers else "dev"
 
 
 def commit_of(repository: Path) -> str:
@@ -157,10 +171,14 @@ def main() -> int:
     seed = int(os.environ.get("FAREWAY_SEED") or secrets.randbelow(2**31))
     say(f"seed {seed}; FAREWAY_SEED={seed} make test repeats this run")
     status = 0
+    measured = False
     for name in options.tiers:
         report = REPOSITORY / "bench" / "soak-report.tmp.xml" if name == "soak" else None
-        measure = COVERAGE.get(name, ()) if options.coverage else ()
-        status = run_tier(name, seed=seed, more=[*measure, *more], report=report)
+        arguments = [f"--hypothesis-profile={profile_of(name, options.tiers)}"]
+        if options.coverage and name != "soak":
+            arguments += [*COVERAGE, *(["--cov-append"] if measured else [])]
+            measured = True
+        status = run_tier(name, seed=seed, more=[*arguments, *more], report=report)
         if report is not None and report.exists():
             say(f"result: {write_result(report, seed=seed, status=status)}")
             report.unlink()

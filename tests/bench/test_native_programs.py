@@ -140,6 +140,7 @@ def test_only_loopback_addresses_are_loaded(tmp_path: Path) -> None:
         run_load(LoadPlan(url="http://192.0.2.1:80/", body=body, connections=1), core=None)
 
 
+@pytest.mark.slow
 def test_a_program_is_compiled_once(tmp_path: Path) -> None:
     made = program("loadgen", cache=tmp_path)
     changed_at = made.stat().st_mtime_ns

@@ -21,7 +21,7 @@ CLIENTS = ("openai-py", "schema", "http", "curl")
 RETRIES = 2
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.ci,
     pytest.mark.skipif(not KIT.is_dir(), reason="the conformance kit is not beside the checkout"),
 ]
 

@@ -187,6 +187,7 @@ def _metrics(road: Road) -> str:
         return answer.read().decode()
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_kills_of_workers_and_ledger_never_take_a_budget_past_its_limit(
     tmp_path: Path, seed: int

@@ -57,7 +57,7 @@ LIMITS = {"rpm": 600_000}
 """So that Redis is asked for every request, and refuses none."""
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("back_end", ["sqlite", "postgresql"])
 def test_some_kills_lose_nothing_and_count_nothing_twice(

@@ -87,6 +87,7 @@ def check_then_add(connection: sa.Connection, meet: Callable[[], object]) -> boo
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "admitted"), [(conditional_update, 1), (check_then_add, 2)], ids=["ours", "control"]
 )

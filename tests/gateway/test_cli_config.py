@@ -185,6 +185,7 @@ def test_init_into_a_folder_that_is_not_there_is_one_sentence(fareway):
     assert (status, err) == (1, "nowhere/f.yaml cannot be written: No such file or directory\n")
 
 
+@pytest.mark.slow
 def test_a_closed_output_is_no_traceback(tmp_path):
     command = f'"{sys.executable}" -c "{START}" config schema | head -c 1'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)

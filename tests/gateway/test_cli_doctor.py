@@ -68,6 +68,7 @@ def test_an_overview_that_fails_is_broken():
     assert "no overview today" in found.detail
 
 
+@pytest.mark.slow
 def test_a_worker_loads_nothing_heavy_and_what_it_does_load_is_found():
     found = doctor.check_imports((*doctor.KEPT_OUT, "msgspec"))
     assert found.facts == {"leaks": ["msgspec"]}

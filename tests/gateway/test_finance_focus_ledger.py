@@ -118,6 +118,7 @@ ODD = [
 """One of each kind that is no plain charge, late ones among them."""
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 @example(ODD, Profile.RECONCILED, FocusVersion.V1_4, Grain.HOUR, False)
 @given(

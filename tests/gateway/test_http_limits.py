@@ -6,10 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
-import anthropic
 import anyio
 import httpx
-import openai
 import pytest
 
 from gateway.dialects.openai_chat import parse
@@ -224,6 +222,8 @@ async def test_refused_requests_are_counted_by_limit_and_team_and_no_key(tmp_pat
 
 @pytest.mark.slow
 async def test_the_openai_sdk_waits_as_it_is_told_and_then_succeeds(tmp_path):
+    import openai  # a third of a second that the unit part need not spend
+
     async with limited(tmp_path, "limits: {rpm: 60, rpm_burst: 1}") as gateway:
         client = openai.AsyncOpenAI(
             base_url=f"{gateway.url}/v1", api_key=KEY, max_retries=1, timeout=20
@@ -239,6 +239,8 @@ async def test_the_openai_sdk_waits_as_it_is_told_and_then_succeeds(tmp_path):
 
 @pytest.mark.slow
 async def test_the_anthropic_sdk_waits_as_it_is_told_and_then_succeeds(tmp_path):
+    import anthropic  # a second that the unit part need not spend
+
     """Its own route is not there yet; it is made to ask ours, for the way it comes back."""
     async with limited(tmp_path, "limits: {rpm: 60, rpm_burst: 1}") as gateway:
         client = anthropic.AsyncAnthropic(

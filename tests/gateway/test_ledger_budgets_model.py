@@ -11,6 +11,7 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -174,6 +175,7 @@ def bill(n: int, number: int):
     return settlement(n, usage={"requests": 1}, lines=(charged,), cost_pico_usd=cost)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=5, max_size=40))
 def test_budgets_agree_with_leases_and_events_whatever_happens(steps) -> None:

@@ -203,6 +203,7 @@ def run(examples: int) -> None:
     run_state_machine_as_test(Books, settings=settings)
 
 
+@pytest.mark.slow
 def test_any_order_of_events_gives_the_books_of_the_model():
     run(8)
 

@@ -352,6 +352,7 @@ def batches(most: int):
     return st.lists(happenings, min_size=1, max_size=most)
 
 
+@pytest.mark.slow
 @settings(3)
 @given(
     happened=batches(30),

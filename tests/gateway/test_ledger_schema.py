@@ -73,6 +73,7 @@ def test_the_newest_version_by_file_name_is_alembics_head():
     assert migrate.head() == ScriptDirectory.from_config(config).get_current_head()
 
 
+@pytest.mark.slow
 def test_a_schema_that_is_up_to_date_loads_no_alembic(tmp_path):
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     migrate.upgrade(url)

@@ -252,6 +252,7 @@ async def test_without_tls_nothing_is_said_to_a_server_that_should_have_it(tmp_p
         assert smtp.received == []
 
 
+@pytest.mark.slow
 async def test_two_machines_make_and_send_one(tmp_path, postgres_url):
     clock = FakeClock(wall=NOVEMBER_6)
     service = LedgerService(postgres_url, tmp_path / "spool", clock=clock.clock)

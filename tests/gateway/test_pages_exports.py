@@ -46,6 +46,7 @@ async def shared(tmp_path_factory):
         yield pages
 
 
+@pytest.mark.slow
 async def test_the_files_of_a_month_and_whether_they_are_final(shared) -> None:
     async with shared.browser() as client:
         await logged_in(client, ADMIN_KEY)

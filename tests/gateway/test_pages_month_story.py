@@ -64,6 +64,7 @@ def exact(text: str, table: str) -> list[str]:
     return re.findall(r'class="(?:way )?number"(?: href="[^"]*")? title="([^"]*)"', found[0])
 
 
+@pytest.mark.slow
 async def test_the_page_has_the_figures_of_the_bridge(shared) -> None:
     async with shared.browser() as client:
         await logged_in(client, ADMIN_KEY)
@@ -86,6 +87,7 @@ async def test_the_page_has_the_figures_of_the_bridge(shared) -> None:
         assert [row[1] for row in rows if row[0] != "Difference"] == drawn["texts"]
 
 
+@pytest.mark.slow
 async def test_the_page_lists_the_anomalies_with_the_ways_to_what_is_behind_them(shared) -> None:
     async with shared.browser() as client:
         await logged_in(client, ADMIN_KEY)

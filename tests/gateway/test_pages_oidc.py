@@ -13,7 +13,7 @@ from tests.gateway.page_reader import PageReader
 from tests.gateway.pages_harness import ADMIN_KEY, running_pages
 from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, identity_provider
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ async def costs(client, address: str) -> tuple[list[Decimal], str]:
     return found, told
 
 
+@pytest.mark.slow
 async def test_every_figure_of_the_explorer_leads_to_attempts_that_add_up_to_it(shared) -> None:
     async with shared.browser() as client:
         await logged_in(client, ADMIN_KEY)

@@ -36,6 +36,7 @@ def test_only_serve_gets_a_head_start(line, expected):
     assert will_serve(line) is expected
 
 
+@pytest.mark.slow
 def test_a_command_line_that_comes_to_nothing_leaves_no_process(tmp_path):
     (tmp_path / "fareway.yaml").write_text("nonsense: 1")
     script = (
@@ -114,6 +115,7 @@ def record(key_id: str, **changes) -> KeyRecord:
     return KeyRecord(**{**facts, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_the_stored_keys_are_those_of_the_ledger(tmp_path):
     url = f"sqlite:///{tmp_path / 'fareway.db'}"

@@ -1,5 +1,6 @@
 """The models' other faces: the JSON Schema for editors and the page that explains each setting."""
 
+import functools
 import json
 
 import pytest
@@ -18,6 +19,15 @@ SHIPPED = {
 }
 
 
+schema = functools.cache(config_schema)
+
+
+@functools.cache
+def settings() -> list[tuple[str, str]]:
+    """Path and description of every setting."""
+    return list(field_paths())
+
+
 def as_json(text):
     """A file as an editor sees it: dates are text."""
     return json.loads(json.dumps(yaml.safe_load(text), default=str))
@@ -25,7 +35,7 @@ def as_json(text):
 
 @pytest.mark.parametrize("text", SHIPPED.values(), ids=SHIPPED.keys())
 def test_the_json_schema_accepts_every_file_that_is_shipped(text):
-    assert faults(config_schema(), as_json(text)) == []
+    assert faults(schema(), as_json(text)) == []
 
 
 REFUSED = {
@@ -44,16 +54,16 @@ REFUSED = {
 
 @pytest.mark.parametrize("document", REFUSED.values(), ids=REFUSED.keys())
 def test_the_json_schema_refuses_what_the_loader_refuses(document):
-    assert faults(config_schema(), document) != []
+    assert faults(schema(), document) != []
 
 
 def test_every_setting_has_a_description():
-    assert [path for path, description in field_paths() if not description] == []
+    assert [path for path, description in settings() if not description] == []
 
 
 def test_every_setting_is_documented():
     text = (REPOSITORY / "docs" / "configuration.md").read_text()
-    paths = {path for path, _ in field_paths()}
+    paths = {path for path, _ in settings()}
     assert len(paths) > 150
     assert sorted(path for path in paths if f"`{path}`" not in text) == []
 
@@ -61,4 +71,4 @@ def test_every_setting_is_documented():
 def test_the_page_documents_nothing_that_is_not_a_setting():
     text = (REPOSITORY / "docs" / "configuration.md").read_text()
     rows = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
-    assert sorted(rows - {path for path, _ in field_paths()}) == []
+    assert sorted(rows - {path for path, _ in settings()}) == []

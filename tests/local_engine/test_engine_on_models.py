@@ -85,6 +85,7 @@ def check_schedules(model: LoadedModel, n_tokens: int, chunks: list[int]) -> Non
     assert [many[index].text for index in greedy] == [alone[index % 4] for index in greedy]
 
 
+@pytest.mark.slow
 def test_a_tiny_model_gives_the_same_text_in_every_schedule(tiny: LoadedModel) -> None:
     check_schedules(tiny, 12, [1, 9, 64])
 

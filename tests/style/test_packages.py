@@ -37,11 +37,13 @@ def loaded_by(module: str) -> set[str]:
     return {name.partition(".")[0] for name in json.loads(ended.stdout)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "banned"), LIGHT.values(), ids=LIGHT.keys())
 def test_importing_stays_light(module: str, banned: tuple[str, ...]) -> None:
     assert loaded_by(module) & set(banned) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_each_package_resolves_to_this_tree(package: str) -> None:
     program = f"import {package}; print(list({package}.__path__))"

@@ -6,6 +6,8 @@ import ast
 import tomllib
 from collections.abc import Iterator
 
+import pytest
+
 from tests.style.tree import REPOSITORY, name_of, python_files
 
 FUNCTION_LINES_MAX = 70
@@ -40,6 +42,7 @@ def too_long() -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_only_what_has_a_reason_is_long_and_it_never_grows() -> None:
     text = (REPOSITORY / "tests/style/exceptions.toml").read_text()
     entries = {entry["subject"]: entry for entry in tomllib.loads(text)["exceptions"]}

@@ -50,7 +50,10 @@ def test_the_tree_is_free_of(pattern: str) -> None:
 def test_no_package_swallows_every_error() -> None:
     found = []
     for path in package_files():
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not re.search(r"\bpass\b", text):
+            continue  # as most files: parsing them all takes a second
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.ExceptHandler):
                 continue
             caught = ast.unparse(node.type) if node.type else "everything"

@@ -159,6 +159,7 @@ async def test_a_huge_answer_is_as_huge_as_it_says() -> None:
     assert answer.json() == {"ok": True}
 
 
+@pytest.mark.slow
 def test_the_process_keeps_its_bill_when_a_client_is_killed(tmp_path: Path) -> None:
     caller = "import sys, urllib.request as u; u.urlopen(sys.argv[1], sys.argv[2].encode()).read()"
     with UpstreamProcess({"m": [Chat(text="a b", stall_after=1)]}, folder=tmp_path) as upstream:
