@@ -100,6 +100,11 @@ COMMANDS: tuple[LazyCommand, ...] = (
         help="Report what was spent.",
     ),
     LazyCommand(
+        name="prices",
+        target="gateway.cli.prices:app",
+        help="See prices that bills imply, and decide.",
+    ),
+    LazyCommand(
         name="ledger",
         target="gateway.cli.ledger:app",
         help="Check the ledger.",

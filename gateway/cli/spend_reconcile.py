@@ -311,6 +311,9 @@ def _show(found: ReconciliationRun, *, as_json: bool) -> None:
     if found.proposal_ids:
         numbers = ", ".join(str(number) for number in found.proposal_ids)
         typer.echo(f"proposals {numbers} wait for approval")
+    if found.price_proposal_ids:
+        numbers = ", ".join(str(number) for number in found.price_proposal_ids)
+        typer.echo(f"prices are other than ours: price proposals {numbers}")
 
 
 def _line(text: str) -> AdjustmentLine:

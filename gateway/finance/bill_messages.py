@@ -129,11 +129,13 @@ class Tolerances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         quantity_ratio: Of the larger count.
         amount_ratio: Of what is billed.
         amount_pico_usd: Below it nothing is a difference, whatever the ratio.
+        price_ratio: Of our price; a bill that implies another one by more proposes it.
         delay_days: Days before a run whose figures are not final yet.
     """
 
     quantity_ratio: str = "0.005"
     amount_ratio: str = "0.005"
+    price_ratio: str = "0.001"
     amount_pico_usd: int = 10_000_000_000
     delay_days: int = 2
 
@@ -235,6 +237,7 @@ class ReconciliationRun(msgspec.Struct, frozen=True, kw_only=True):
         tolerances: What counted as the same.
         differences: All parts, by account, day, model and meter; empty in lists of runs.
         proposal_ids: Proposals that it made.
+        price_proposal_ids: Proposals of other prices that it made.
     """
 
     run_id: int
@@ -249,6 +252,7 @@ class ReconciliationRun(msgspec.Struct, frozen=True, kw_only=True):
     tolerances: Tolerances
     differences: tuple[Difference, ...] = ()
     proposal_ids: tuple[int, ...] = ()
+    price_proposal_ids: tuple[int, ...] = ()
 
 
 class ListRuns(msgspec.Struct, frozen=True, kw_only=True, tag="list_runs"):

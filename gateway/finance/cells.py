@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from gateway.finance.sources.rows import TOKEN_METERS
 
@@ -23,7 +24,10 @@ CellKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered:
-    """What the ledger holds of one team: units and cost, both at least 0."""
+    """What the ledger holds of one team: units and cost, both at least 0.
+
+    Of `units`, `rates` tells how many were charged at which rate, in picodollars per unit.
+    """
 
     account: str
     day: str
@@ -33,6 +37,7 @@ class Metered:
     project: str
     units: int
     cost_pico_usd: int
+    rates: tuple[tuple[Fraction, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,7 @@ class Billed:
     fx_pico_usd: int
     line_id: int | None = None
     description: str = ""
+    batch_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from gateway.finance import (
     journal_books,
     once,
     previews,
+    price_books,
     runs,
     statement_books,
     story,
@@ -69,6 +70,7 @@ from gateway.finance.machines.messages import NoteMachines, ProposeMachines, Sho
 from gateway.finance.machines.recording import note_machines
 from gateway.finance.machines.report import machines_report, propose_machines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Proposal, Propose
+from gateway.finance.price_messages import DecidePrice, ListPriceProposals
 from gateway.finance.requests import FinanceRequest
 from gateway.finance.statement_messages import ShowStatement
 from gateway.finance.story_messages import ShowAnomalies, ShowBridge
@@ -83,6 +85,7 @@ _Act = (
     | CloseMonth
     | ProposeClose
     | WithdrawClose
+    | DecidePrice
 )
 """What changes the books and may come by a form."""
 T = TypeVar("T")
@@ -254,6 +257,8 @@ class FinanceDesk:
             case ProposeClose():
                 books = await self._books()
                 return partial(close.propose_close, order=act, books=books, now_us=now_us)
+            case DecidePrice():
+                return partial(price_books.decide_price, decision=act, now_us=now_us)
             case WithdrawClose():
                 return partial(close_proposals.withdraw, order=act, now_us=now_us)
             case IssueJournal():
@@ -327,6 +332,7 @@ def _decide(connection: sa.Connection, request: Decide, *, now_us: int) -> Propo
 def _read(
     connection: sa.Connection,
     query: ListImports
+    | ListPriceProposals
     | ListRuns
     | ShowRun
     | ListProposals
@@ -341,6 +347,8 @@ def _read(
     match query:
         case ListImports():
             return imports.imports(connection, query)
+        case ListPriceProposals():
+            return price_books.price_proposals(connection, query)
         case ListRuns():
             return runs.runs(connection, query)
         case ShowRun():

@@ -15,6 +15,7 @@ from gateway.finance.bill_messages import ImportedFile, ImportFile, Reconcile
 from gateway.finance.close_messages import CloseMonth, ProposeClose, WithdrawClose
 from gateway.finance.journal_messages import IssueJournal
 from gateway.finance.messages import Decide, Month, Propose
+from gateway.finance.price_messages import DecidePrice
 
 FormToken = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
 FILE_BYTES_MAX = 48 * 1024 * 1024
@@ -51,6 +52,7 @@ class Once(msgspec.Struct, frozen=True, kw_only=True, tag="once"):
         | CloseMonth
         | ProposeClose
         | WithdrawClose
+        | DecidePrice
     )
 
 

@@ -32,7 +32,7 @@ from gateway.finance.cells import (
 from gateway.finance.sources.rows import STANDARD, TOKEN_METERS
 from pricing.money import format_usd
 
-_USAGE = "usage"
+USAGE = "usage"
 
 
 class DifferenceKind(StrEnum):
@@ -94,7 +94,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Day:
+class Day:
     """One account and day, sorted out of the sides."""
 
     metered: list[Metered] = field(default_factory=list[Metered])
@@ -118,7 +118,7 @@ def compare(
         aliases: Names of models on bills, `account/name` to the ledger's.
         as_of: Today; the days just before it are not final.
     """
-    days = _by_day(sides)
+    days = by_day(sides)
     final = (as_of - timedelta(days=tolerances.delay_days)).isoformat()
     models: defaultdict[str, set[str]] = defaultdict(set)
     for row in (*sides.metered, *sides.exposed):
@@ -126,8 +126,8 @@ def compare(
     found: list[Found] = []
     for (account, day), one in sorted(days.items()):
         name = namer(account, models[account], aliases)
-        usage = [line for line in one.billed if line.kind == _USAGE]
-        trued = [row for row in one.adjusted if row.kind == _USAGE]
+        usage = [line for line in one.billed if line.kind == USAGE]
+        trued = [row for row in one.adjusted if row.kind == USAGE]
         cells = cells_of_day(one.metered, trued, usage, one.used, name)
         parts: list[Found] = []
         for key, cell in sorted(cells.items()):
@@ -146,9 +146,9 @@ def compare(
     return found
 
 
-def _by_day(sides: Sides) -> dict[tuple[str, str], _Day]:
+def by_day(sides: Sides) -> dict[tuple[str, str], Day]:
     """What is compared, by account and day; what no bill covers is left out."""
-    days: defaultdict[tuple[str, str], _Day] = defaultdict(_Day)
+    days: defaultdict[tuple[str, str], Day] = defaultdict(Day)
 
     def covers(row: Metered | Exposed | Adjusted | Billed | Used) -> bool:
         return row.day in sides.billed_days.get(row.account, frozenset())
@@ -167,7 +167,7 @@ def _by_day(sides: Sides) -> dict[tuple[str, str], _Day]:
     return dict(days)
 
 
-def _no_usage(account: str, day: str, one: _Day) -> Iterator[Found]:
+def _no_usage(account: str, day: str, one: Day) -> Iterator[Found]:
     """Tax, credits and roundings of a day, less what was adjusted for them."""
     for kind in (DifferenceKind.TAX, DifferenceKind.CREDIT, DifferenceKind.ROUNDING):
         lines = [line for line in one.billed if line.kind == kind.value]
@@ -348,11 +348,11 @@ def token_counts(sides: Sides, account: str) -> tuple[int, int] | None:
     Returns:
         Both counts; None when the vendor's files count no tokens.
     """
-    days = {key: one for key, one in _by_day(sides).items() if key[0] == account}
+    days = {key: one for key, one in by_day(sides).items() if key[0] == account}
     metered = billed = 0
     is_counted = False
     for (_, day), one in days.items():
-        lines = [line for line in one.billed if line.kind == _USAGE and _may_be_tokens(line.meter)]
+        lines = [line for line in one.billed if line.kind == USAGE and _may_be_tokens(line.meter)]
         if lines and all(line.units is not None for line in lines):
             billed += sum(line.units or 0 for line in lines)
         elif day in sides.used_days.get(account, frozenset()):

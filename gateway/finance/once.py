@@ -17,6 +17,7 @@ from gateway.finance.errors import Refused
 from gateway.finance.form_messages import Done, Once, ShowForm, actor_of
 from gateway.finance.journal_messages import JournalDocument
 from gateway.finance.messages import Proposal
+from gateway.finance.price_messages import PriceProposal
 from gateway.finance.shown import counted
 from gateway.ledger.dialects import insert_into
 from gateway.ledger.finance_tables import finance_form
@@ -125,6 +126,9 @@ def _described(reply: object) -> Done:
             is_open = reply.state == OPEN
             became = "waits for somebody else to confirm it" if is_open else f"is {reply.state}"
             return Done(subject=reply.month, sentence=f"the close of {reply.month} {became}")
+        case PriceProposal():
+            sentence = f"price proposal {reply.proposal_id} is {reply.state.value}"
+            return Done(subject=str(reply.proposal_id), sentence=sentence)
         case JournalDocument():
             return Done(subject=reply.number, sentence=f"journal {reply.number} is issued")
         case _:

@@ -20,6 +20,7 @@ def reconcile_order(
         tolerances=Tolerances(
             quantity_ratio=_ratio(settings.quantity_tolerance_percent),
             amount_ratio=_ratio(settings.amount_tolerance_percent),
+            price_ratio=_ratio(settings.price_drift_percent),
             amount_pico_usd=parse_usd(settings.amount_tolerance_usd),
             delay_days=settings.delay_days,
         ),

@@ -20,6 +20,7 @@ from gateway.finance.form_messages import Once, PreviewFile, ShowCell, ShowForm,
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
+from gateway.finance.price_messages import DecidePrice, ListPriceProposals
 from gateway.finance.statement_messages import ShowStatement
 from gateway.finance.story_messages import ShowAnomalies, ShowBridge
 
@@ -36,6 +37,8 @@ FinanceRequest = (
     | CloseStatus
     | CloseMonth
     | ProposeClose
+    | DecidePrice
+    | ListPriceProposals
     | WithdrawClose
     | VerifyCloses
     | ListCloses

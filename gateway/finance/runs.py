@@ -12,6 +12,7 @@ import msgspec
 import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
+from gateway.finance import price_books
 from gateway.finance.adjustments import PROPOSED, REJECTED, propose
 from gateway.finance.bill_messages import (
     AccountCoverage,
@@ -25,6 +26,7 @@ from gateway.finance.cells import Metered
 from gateway.finance.errors import NotFound, Refused
 from gateway.finance.matching import DifferenceKind, Found, Sides, compare, token_counts
 from gateway.finance.messages import UNATTRIBUTED, AdjustmentKind, AdjustmentLine, Propose
+from gateway.finance.price_drift import Drift, drifts
 from gateway.finance.shown import counted
 from gateway.finance.sides import load_sides, unreadable_accounts
 from gateway.ledger.audit import append_audit
@@ -67,12 +69,14 @@ class PreparedRun:
         found: Every difference.
         accounts: Coverage of each account.
         basis: Newest import and newest adjustment that were read.
+        drifts: Prices that the bills imply and that are not ours.
     """
 
     sides: Sides
     found: Sequence[Found]
     accounts: Sequence[AccountCoverage]
     basis: tuple[int, int]
+    drifts: Sequence[Drift] = ()
 
 
 def reconcile(connection: sa.Connection, order: Reconcile, *, now_us: int) -> ReconciliationRun:
@@ -96,6 +100,7 @@ def prepare(connection: sa.Connection, order: Reconcile, *, now_us: int) -> Prep
         found=compare(sides, order.tolerances, order.aliases, as_of=as_of),
         accounts=_accounts(sides, unreadable_accounts(connection), final=final),
         basis=_basis(connection),
+        drifts=drifts(sides, order.tolerances, order.aliases, as_of=as_of),
     )
 
 
@@ -123,6 +128,7 @@ def keep_run(
         _withdraw(connection, order, now_us=now_us)
         sides = prepared.sides
         places = _propose(connection, order, found, sides, run_id=run_id, now_us=now_us)
+        price_books.keep_drifts(connection, order, prepared.drifts, run_id=run_id, now_us=now_us)
     rows = [
         {
             **msgspec.structs.asdict(one.difference),
@@ -182,7 +188,10 @@ def show_run(connection: sa.Connection, query: ShowRun) -> ReconciliationRun:
     )
     numbers = {one.proposal_id for one in differences if one.proposal_id is not None}
     return msgspec.structs.replace(
-        found[0], differences=differences, proposal_ids=tuple(sorted(numbers))
+        found[0],
+        differences=differences,
+        proposal_ids=tuple(sorted(numbers)),
+        price_proposal_ids=price_books.numbers_of_run(connection, query.run_id),
     )
 
 

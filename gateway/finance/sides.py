@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
+from fractions import Fraction
 from typing import cast
 
 import sqlalchemy as sa
@@ -73,10 +74,9 @@ def unreadable_accounts(connection: sa.Connection) -> dict[str, str]:
     return {account: reason for (account, _), (state, reason) in newest.items() if state != "ok"}
 
 
-def _ledger_rows(
-    connection: sa.Connection, month: str, *conditions: sa.ColumnElement[bool]
-) -> tuple[list[Metered], list[Exposed]]:
-    """The month's attempts as sums per team and meter, and those whose bill is unknown."""
+def _select_events(
+    month: str, conditions: Sequence[sa.ColumnElement[bool]]
+) -> sa.Select[tuple[object]]:
     event, deployment = schema.spend_event, schema.deployment
     start_us, end_us = month_bounds_us(month)
     columns: list[sa.ColumnElement[object]] = [
@@ -95,16 +95,27 @@ def _ledger_rows(
         .join(schema.team, schema.team.c.id == event.c.team_id)
         .join(schema.project, schema.project.c.id == event.c.project_id)
     )
-    statement = (
+    return (
         cast("sa.Select[tuple[object]]", sa.select(*columns))
         .select_from(joined)
         .where(event.c.at_us >= start_us, event.c.at_us < end_us, *conditions)
         .order_by(event.c.event_id, event.c.entry)
         .execution_options(yield_per=_BATCH_ROWS)
     )
+
+
+def _ledger_rows(
+    connection: sa.Connection, month: str, *conditions: sa.ColumnElement[bool]
+) -> tuple[list[Metered], list[Exposed]]:
+    """The month's attempts as sums per team and meter, and those whose bill is unknown."""
     sums: defaultdict[_Place, list[int]] = defaultdict(lambda: [0, 0])
+    rates: defaultdict[_Place, defaultdict[tuple[int, int], int]] = defaultdict(
+        lambda: defaultdict(int)
+    )
     exposed: dict[bytes, Exposed] = {}
-    for row in cast("Iterator[Sequence[object]]", connection.execute(statement)):
+    for row in cast(
+        "Iterator[Sequence[object]]", connection.execute(_select_events(month, conditions))
+    ):
         event_id, at_us = cast("bytes", row[0]), cast("int", row[1])
         account, model, team, project = cast("Sequence[str]", row[2:6])
         lines = cast("Sequence[Sequence[str | int]]", row[6])
@@ -128,6 +139,7 @@ def _ledger_rows(
         for line in lines:  # meter, units, rate, its units, cost; then what public prices say
             place = (account, day, model, cast("str", line[0]), team, project)
             sums[place][1] += cast("int", line[4])
+            rates[place][cast("int", line[2]), cast("int", line[3])] += cast("int", line[1])
     metered = [
         Metered(
             account=account,
@@ -138,6 +150,11 @@ def _ledger_rows(
             project=project,
             units=units,
             cost_pico_usd=cost,
+            rates=tuple(
+                (Fraction(*rate), count)
+                for rate, count in sorted(rates[account, day, model, meter, team, project].items())
+                if count
+            ),
         )
         for (account, day, model, meter, team, project), (units, cost) in sorted(sums.items())
     ]
@@ -219,6 +236,7 @@ def _billed(connection: sa.Connection, month: str) -> Iterator[Billed]:
             fx_pico_usd=line.fx_pico_usd,
             line_id=line.line_id,
             description=line.description,
+            batch_id=line.batch_id,
         )
 
 

@@ -33,6 +33,7 @@ from gateway.http.admin_books import BooksApi
 from gateway.http.admin_close import CloseApi
 from gateway.http.admin_machines import MachinesApi
 from gateway.http.admin_people import PeopleApi
+from gateway.http.admin_prices import PricesApi
 from gateway.http.chat import RETRY_WHEN_DRAINING_S, authenticate
 from gateway.http.entrance import API, Entrance, LoginNeeded, check_routes
 from gateway.http.errors import error_headers, openai_body, row_of
@@ -105,6 +106,7 @@ def make_pages(
         budget_api.router(),
         admin_finance.FinanceApi(service, calls).router(),
         CloseApi(service, calls).router(),
+        PricesApi(calls).router(),
         MachinesApi(service, calls).router(),
         BooksApi(service, calls).router(),
         admin_commitments.CommitmentApi(service, calls).router(),

@@ -222,6 +222,34 @@ recon_diff = sa.Table(
 )
 """One difference with its class; a run's amounts sum to billed less ledger less adjusted."""
 
+price_proposal = sa.Table(
+    "price_proposal",
+    metadata,
+    sa.Column("id", ROW_ID, primary_key=True),
+    sa.Column("at_us", InstantUs, nullable=False),
+    _reference("run_id"),
+    _text("month"),
+    _text("account"),
+    _text("model"),
+    _text("meter"),
+    _text("price_key"),
+    _text("our_price"),
+    sa.Column("is_mixed", sa.Boolean, nullable=False),
+    _text("billed_price"),
+    _text("our_rate"),
+    _text("billed_rate"),
+    sa.Column("evidence", JSON_DOCUMENT, nullable=False),
+    _text("state"),
+    sa.Column("decided_at_us", InstantUs),
+    _text("decided_by"),
+    _text("reason"),
+    sa.CheckConstraint("state IN ('open', 'accepted', 'rejected', 'withdrawn')", "state"),
+    sa.Index(None, "month"),
+    sa.Index(None, "run_id"),
+)
+"""Prices that bills imply where they are not ours; rates are exact fractions as text, prices what
+would stand in the configuration."""
+
 adjustment_proposal = sa.Table(
     "adjustment_proposal",
     metadata,
@@ -324,6 +352,7 @@ TABLES = (
     invoice_line,
     recon_run,
     recon_diff,
+    price_proposal,
     adjustment_proposal,
     spend_adjustment,
     journal_document,

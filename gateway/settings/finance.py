@@ -50,6 +50,8 @@ class ReconciliationSettings(Section):
     """Amounts that differ by less of what is billed are the same."""
     amount_tolerance_usd: Usd = Decimal("0.01")
     """Amounts that differ by less are the same, whatever the share."""
+    price_drift_percent: Percent = 0.1
+    """A price that a bill implies and that is further from ours is proposed."""
     delay_days: int = Field(default=2, ge=0, le=31)
     """Days back for which vendors' figures are not final yet."""
     model_aliases: Mapping[Name, Name] = Field(default_factory=dict[str, str])

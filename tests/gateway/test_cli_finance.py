@@ -29,10 +29,10 @@ async def command(tmp_path, capsys, monkeypatch):
     config.write_text(CONFIG)
     (tmp_path / "costs.json").write_bytes(whole_month("6"))
 
-    def run(*arguments: str) -> tuple[int, str, str]:
+    def run(*arguments: str, of: str = "spend") -> tuple[int, str, str]:
         # In a thread of its own: the command runs a loop.
         with ThreadPoolExecutor(1) as pool, pytest.raises(SystemExit) as ended:
-            pool.submit(main, ("spend", *arguments, "--config", str(config))).result()
+            pool.submit(main, (of, *arguments, "--config", str(config))).result()
         out, err = capsys.readouterr()
         code = ended.value.code
         return (code if isinstance(code, int) else 0), out, err
@@ -81,6 +81,7 @@ async def test_a_month_is_closed_from_the_command_line(command):
     assert (code, "a close is never undone" in err) == (1, True)
 
 
+@pytest.mark.slow
 async def test_a_close_is_proposed_shown_and_taken_back_and_not_confirmed_by_oneself(command):
     month = ("close", "--month", "2026-10")
     code, out, _ = command(*month, "--propose", "--accept", "reconciliation=no bill comes")
@@ -101,6 +102,22 @@ async def test_a_close_is_proposed_shown_and_taken_back_and_not_confirmed_by_one
     assert again["digest"] == digest
     code, out, _ = command(*month, "--hard", "--accept", "reconciliation=no bill comes")
     assert (code, "2026-10 is closed" in out) == (0, True)
+
+
+async def test_a_price_that_a_bill_implies_is_decided(command):
+    take(command)
+    out = command("reconcile", "run", "--month", "2026-10")[1]
+    assert "prices are other than ours: price proposals 1\n" in out
+    code, out, _ = command("proposals", of="prices")
+    assert (code, "openai/gpt-4o  input_usd_per_mtok: ours 2.5, billed 6  open" in out) == (0, True)
+    code, out, _ = command("accept", "1", "--reason", "the new list", of="prices")
+    assert (code, out.splitlines()[0]) == (0, "price proposal 1 is accepted")
+    assert "price: {input_usd_per_mtok: 6, valid_from: 2026-10-17T00:00:00Z}" in out
+    code, _, err = command("reject", "1", "--reason", "x", of="prices")
+    assert (code, "was accepted by" in err) == (1, True)
+    shown = command("proposals", "--state", "accepted", "--month", "2026-10", "--json", of="prices")
+    assert [one["reason"] for one in json.loads(shown[1])] == ["the new list"]
+    assert command("reject", "1", "--reason", " ", of="prices")[0] == 2
 
 
 async def test_json_is_the_whole_answer(command):

@@ -24,7 +24,16 @@ from gateway.dashboard.books.frame import (
 from gateway.errors import LedgerUnavailable
 from pricing.money import format_usd
 
-AREAS = ("import", "reconciliation", "adjustment", "period", "journal", "commitment", "ledger")
+AREAS = (
+    "import",
+    "reconciliation",
+    "adjustment",
+    "price",
+    "period",
+    "journal",
+    "commitment",
+    "ledger",
+)
 LINES_SHOWN = 100
 _ACTS: Mapping[str, str] = {
     "import.keep": "took a vendor's file",
@@ -36,6 +45,10 @@ _ACTS: Mapping[str, str] = {
     "adjustment.withdraw": "withdrew by a newer run",
     "period.soft_close": "closed a month softly",
     "period.close": "closed a month for good",
+    "price.propose": "found another price on a bill",
+    "price.accept": "accepted a price of a bill",
+    "price.reject": "rejected a price of a bill",
+    "price.withdraw": "withdrew prices that an older run proposed",
     "period.propose_close": "proposed to close a month for good",
     "period.withdraw_close": "took back a proposed close",
     "period.void_close": "found a proposed close void",

@@ -18,6 +18,7 @@ from gateway.dashboard.books.frame import (
     instant,
     spoken,
 )
+from gateway.dashboard.books.price_view import price_line
 from gateway.dashboard.books.run_view import (
     CLASSES,
     RunPage,
@@ -34,8 +35,10 @@ from gateway.errors import CallerFault, LedgerUnavailable
 from gateway.finance.bill_messages import Difference, ListRuns, ReconciliationRun, ShowRun
 from gateway.finance.form_messages import CellRow, Once, ShowCell
 from gateway.finance.orders import reconcile_order
+from gateway.finance.price_messages import DecidePrice, ListPriceProposals, PriceProposal
 from gateway.finance.shown import coverage_text
 
+REASON_CHARACTERS_MAX = 500
 _NUMBER_MAX = 2**62
 _SIDES = {
     "ledger": "Booked in the ledger",
@@ -80,6 +83,7 @@ class ReconciliationPages:
         yield "GET", "/reconciliation", self.show
         yield "POST", "/reconciliation", self.run
         yield "GET", "/reconciliation/{run}/{number}", self.difference
+        yield "POST", "/reconciliation/prices/{proposal}", self.decide_price
 
     async def show(self, request: Request) -> Response:
         """The newest run of a month, or the one that the address names."""
@@ -111,6 +115,30 @@ class ReconciliationPages:
         except FieldFaults as error:
             return await self._page(request, month, Filled(values=form, faults=error.faults))
         return back(RECONCILIATION_PATH, month=month.name, run=done.subject, done="1")
+
+    async def decide_price(self, request: Request, proposal: str) -> Response:
+        """Accept or reject a price that a bill implies."""
+        form = await form_of(request)
+        month = self.books.month(form.get("month", ""))
+        if month is None or form.get("do") not in ("accept", "reject"):
+            return self.books.bad_address(
+                request, RECONCILIATION_PATH, "the form does not say what to do, or of which month"
+            )
+        number, reason = _whole(proposal), form.get("reason", "").strip()
+        try:
+            if not 1 <= len(reason) <= REASON_CHARACTERS_MAX:
+                fault = f"give a reason of 1 to {REASON_CHARACTERS_MAX} characters"
+                raise FieldFaults({f"reason-{number}": fault})
+            order = DecidePrice(
+                actor=self.books.actor(request),
+                proposal_id=number,
+                is_accepted=form["do"] == "accept",
+                reason=reason,
+            )
+            await self.books.act(Once(form=form_number(form), act=order))
+        except FieldFaults as error:
+            return await self._page(request, month, Filled(values=form, faults=error.faults))
+        return back(RECONCILIATION_PATH, month=month.name, price=str(number))
 
     async def difference(self, request: Request, run: str, number: str) -> Response:
         """The rows of both sides behind one difference."""
@@ -165,6 +193,9 @@ class ReconciliationPages:
         number = runs[0].run_id if runs and wanted is None else _whole(wanted or "0")
         found = await self._run(number) if number else None
         names = await self.books.names()
+        prices = await self.books.ask(
+            ListPriceProposals(month=month.name), tuple[PriceProposal, ...]
+        )
         page: RunPage | None = None
         if found is not None:
             page = run_page(found, kind=kind, account=account[:128])
@@ -177,6 +208,8 @@ class ReconciliationPages:
             "ran_by": "" if found is None else spoken(found.actor, names),
             "is_newest": bool(runs) and found is not None and found.run_id == runs[0].run_id,
             "all_href": "" if found is None else run_address(found),
+            "prices": [price_line(one, names) for one in prices],
+            "decided": request.query_params.get("price", ""),
             "kind": CLASSES[kind][0] if kind else "",
             "account": account[:128],
             "done": request.query_params.get("done", ""),
