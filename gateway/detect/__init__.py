@@ -1,0 +1,1 @@
+"""Detectors: what a request's text holds that calls for a privacy tag. They only ever add tags."""

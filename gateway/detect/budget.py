@@ -1,0 +1,52 @@
+"""How long the detectors may look at one request.
+
+Processor time of the looking thread is what counts: it does not run out because the machine is busy
+with something else, and as all that is done takes time linear in the text, it bounds the wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.detect.errors import OutOfTime
+
+CANDIDATES_PER_LOOK = 32
+"""Candidates between two looks at the clock; each takes 2 to 40 microseconds."""
+
+
+class Budget:
+    """What is left of a request's time.
+
+    Args:
+        cpu_s: Processor time of this thread in seconds; `time.thread_time`.
+        limit_s: How much of it may be used.
+    """
+
+    __slots__ = ("_cpu_s", "_end_s", "_left", "candidates")
+
+    def __init__(self, cpu_s: Callable[[], float], limit_s: float) -> None:
+        self._cpu_s = cpu_s
+        self._end_s = cpu_s() + limit_s
+        self._left = CANDIDATES_PER_LOOK
+        self.candidates = 0
+
+    def note_candidate(self) -> None:
+        """Count something that was looked at by itself.
+
+        Raises:
+            OutOfTime: There is no time left.
+        """
+        self.candidates += 1
+        self._left -= 1
+        if not self._left:
+            self._left = CANDIDATES_PER_LOOK
+            self.check()
+
+    def check(self) -> None:
+        """Go on only while there is time.
+
+        Raises:
+            OutOfTime: There is none left.
+        """
+        if self._cpu_s() >= self._end_s:
+            raise OutOfTime("looking took longer than timeout_ms")

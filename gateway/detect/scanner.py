@@ -1,0 +1,144 @@
+"""All rules behind one prefilter: which can match is known after one pass over a text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gateway.detect import contacts, digits, encoded, ibans, lettered, private_keys, tokens
+from gateway.detect.body_text import fold_with_offsets, to_ascii
+from gateway.detect.budget import Budget
+from gateway.detect.hits import Hit, Rule
+from gateway.detect.linear import CHUNK_BYTES, OVERLAP_BYTES, PatternSet
+
+RULES: tuple[Rule, ...] = (
+    digits.RULE,
+    ibans.RULE,
+    *lettered.RULES,
+    *contacts.RULES,
+    *private_keys.RULES,
+    *tokens.RULES,
+    encoded.RULE,
+)
+
+DETECTORS = (
+    digits.CARD,
+    ibans.IBAN,
+    digits.NATIONAL_ID,
+    contacts.EMAIL,
+    contacts.PHONE,
+    contacts.IP_ADDRESS,
+    private_keys.PRIVATE_KEY,
+    tokens.ACCESS_TOKEN,
+    tokens.JWT,
+    tokens.FAREWAY_KEY,
+)
+"""What the built-in rules find, by the names of their settings."""
+
+
+class Span(NamedTuple):
+    """Where something was found in a text as it was given.
+
+    Attributes:
+        detector: The detector's name.
+        kind: What exactly.
+        start: Offset of its first character.
+        end: Offset after its last character.
+    """
+
+    detector: str
+    kind: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    rules: tuple[Rule, ...]
+    prefilters: PatternSet
+    rule_of: tuple[int, ...]  # by a prefilter's index
+
+
+def _table(rules: Sequence[Rule]) -> _Table:
+    patterns = [(one, index) for index, rule in enumerate(rules) for one in rule.prefilters]
+    return _Table(
+        rules=tuple(rules),
+        prefilters=PatternSet([pattern for pattern, _ in patterns]),
+        rule_of=tuple(index for _, index in patterns),
+    )
+
+
+class Scanner:
+    """Compiled rules; immutable, shared by all requests and threads.
+
+    Args:
+        rules: What to look for.
+    """
+
+    __slots__ = ("_table",)
+
+    def __init__(self, rules: Sequence[Rule] = RULES) -> None:
+        self._table = _table(rules)
+
+    def candidates(self, text: bytes, budget: Budget) -> Sequence[Rule]:
+        """Rules that may find something in a folded text, in their order; mostly none.
+
+        Raises:
+            Unfinished: There was no time, or the prefilter did not run.
+        """
+        table = self._table
+        if len(text) <= CHUNK_BYTES:
+            found = table.prefilters.matches(text)
+        else:
+            found = list(self._matches_by_chunk(text, budget))
+        if not found:
+            return ()
+        return [table.rules[index] for index in sorted({table.rule_of[one] for one in found})]
+
+    def hits(self, text: bytes, budget: Budget) -> Iterator[Hit]:
+        """Everything that is found in a folded text, rule by rule.
+
+        Raises:
+            Unfinished: There was no time, or the prefilter did not run.
+        """
+        for rule in self.candidates(text, budget):
+            yield from rule.find(text, budget)
+
+    def find_spans(
+        self, text: str, *, cpu_s: Callable[[], float] = time.thread_time, limit_s: float = 1.0
+    ) -> list[Span]:
+        """Everything that is found in one text, in its own characters, from left to right.
+
+        Spans do not overlap: of two the one that begins first counts, and of two that begin
+        together the longer one. For what has to be taken out or replaced.
+
+        Args:
+            text: As it is, not folded.
+            cpu_s: Processor time of this thread in seconds.
+            limit_s: How much of it may be used.
+
+        Raises:
+            Unfinished: There was no time, or the prefilter did not run.
+        """
+        budget = Budget(cpu_s, limit_s)
+        folded, offsets = fold_with_offsets(text)
+        hits = sorted(self.hits(to_ascii(folded), budget), key=lambda hit: (hit.start, -hit.end))
+        spans: list[Span] = []
+        done = 0
+        for hit in hits:
+            if hit.start >= done:
+                done = hit.end
+                # Up to the end of its last character, and not of those that were left out after it.
+                end = offsets[hit.end - 1] + 1
+                spans.append(Span(hit.detector, hit.kind, offsets[hit.start], end))
+        return spans
+
+    def _matches_by_chunk(self, text: bytes, budget: Budget) -> Iterable[int]:
+        found: set[int] = set()
+        for start in range(0, len(text), CHUNK_BYTES):
+            budget.check()
+            chunk = text[max(0, start - OVERLAP_BYTES) : start + CHUNK_BYTES]
+            found.update(self._table.prefilters.matches(chunk))
+        return found
