@@ -16,7 +16,8 @@ paced       a writer at 5,000 requests/s and a loader in a process of its own, a
 postgres    events from spool to committed on a PostgreSQL server of its own; against a bare COPY
             of the same rows into the same table, in turns (`ledger_postgres`)
 reports     the questions of `fareway spend report` over roll-ups as 100 million attempts leave
-            them (`ledger_reports`); a minute and 700 MB of disk to make them
+            them, on SQLite and on PostgreSQL (`ledger_reports`); some minutes and up to 7 GB of
+            disk to make them
 backlog     with `--backlog N`: memory and rate while so many events wait
 
 `append`, `load` and `paced` are given in CPU time, which other work on the machine disturbs least;
@@ -28,7 +29,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import sqlite3
 import statistics
@@ -47,6 +47,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.gateway.provenance import heading
 from gateway.clock import system_clock
 from gateway.ledger import booking, migrate, statements
 from gateway.ledger.database import writing_engine
@@ -432,10 +433,7 @@ def run_parts(parts: list[str], folder: Path, count: int) -> dict[str, dict[str,
     if "reports" in parts:
         from bench import ledger_reports
 
-        url = f"sqlite:///{folder / 'reports.db'}"
-        migrate.upgrade(url)
-        print(f"reports over {ledger_reports.fill(url):,} attempts", flush=True)
-        found |= ledger_reports.time_reports(url)
+        found |= ledger_reports.measure(folder)
     return found
 
 
@@ -466,10 +464,9 @@ def main() -> None:
             found = run_parts(parts, folder, count)
     for name, figures in found.items():
         shown = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
-        print(f"{name:26s}{shown}")
+        print(f"{name:46s}{shown}")
     if arguments.json:
-        machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.platform()}"
-        document = {"machine": machine, "records": count, "figures": found}
+        document = {**heading("ledger"), "records": count, "figures": found}
         arguments.json.write_text(json.dumps(document, indent=2) + "\n")
 
 

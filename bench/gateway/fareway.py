@@ -28,6 +28,8 @@ PRICES: tuple[Mapping[str, str], ...] = (
     {"input": "0.07", "cached_input": "0.02", "output": "0.10"},
 )
 """USD per million tokens of the three deployments; they differ, so that routing has to choose."""
+LIMITS: Mapping[str, int] = {"rpm": 10_000_000, "tpm": 10_000_000_000, "concurrency": 10_000}
+"""Of the key, the team and each model, where there are any; no load reaches them."""
 SUFFIXES = ("", "-b", "-c")
 """Words that the mock ignores, so that the three deployments answer alike."""
 
@@ -50,18 +52,27 @@ def environment(folder: Path) -> Mapping[str, str]:
     return {KEY_VARIABLE: KEY, "FAREWAY_STATE_DIR": str(folder)}
 
 
-def configuration(place: Place, durability: str) -> str:
+def configuration(place: Place, durability: str, *, is_limited: bool = False) -> str:
     """The file: one key, one team with a tag, three priced deployments of each model.
 
     JSON is YAML; nothing here needs quoting rules of its own.
+
+    Args:
+        place: Where it runs.
+        durability: `storage.durability`.
+        is_limited: With budgets and rate limits in force that the load never reaches.
     """
+    limits = {"limits": dict(LIMITS)} if is_limited else {}
+    budget = {"budget": {"usd": 1_000_000, "window": "month"}} if is_limited else {}
+    key = {"name": "bench", "value_env": KEY_VARIABLE, **limits, **budget}
     models: dict[str, object] = {}
     for model in MODELS:
         models[model] = {
+            **limits,
             "deployments": [
                 {"deployment": f"up/{model}{suffix}", "price": _price(rates)}
                 for suffix, rates in zip(SUFFIXES, PRICES, strict=True)
-            ]
+            ],
         }
     settings: dict[str, object] = {
         "server": {"port": place.port},
@@ -78,12 +89,8 @@ def configuration(place: Place, durability: str) -> str:
             }
         },
         "models": models,
-        "teams": {
-            "bench": {
-                "tags": ["internal"],
-                "keys": [{"name": "bench", "value_env": KEY_VARIABLE}],
-            }
-        },
+        "teams": {"bench": {"tags": ["internal"], "keys": [key], **limits, **budget}},
+        **({"organisation": budget} if is_limited else {}),
         "privacy": {"tags": {"internal": {"require": ["no_train"]}}},
     }
     return json.dumps(settings, indent=1)
@@ -93,17 +100,20 @@ def _price(rates: Mapping[str, str]) -> dict[str, str]:
     return {f"{meter}_usd_per_mtok": rate for meter, rate in rates.items()}
 
 
-def target(durability: str = "group", *, name: str = "fareway") -> Target:
+def target(durability: str = "group", *, name: str = "fareway", is_limited: bool = False) -> Target:
     """Fareway with one worker, everything on.
 
     Args:
         durability: `storage.durability`.
         name: What the table calls it.
+        is_limited: With budgets and rate limits.
     """
+    is_beside = is_limited or durability == "strict"
+    more = ", budgets and rate limits" if is_limited else ""
 
     def prepare(place: Place) -> Launch:
         path = place.folder / CONFIGURATION
-        path.write_text(configuration(place, durability))
+        path.write_text(configuration(place, durability, is_limited=is_limited))
         return Launch(
             command=(*command_line(), "serve", "--config", str(path)),
             environment=environment(place.folder),
@@ -113,11 +123,11 @@ def target(durability: str = "group", *, name: str = "fareway") -> Target:
 
     return Target(
         name=name,
-        about=f"fareway serve, one worker, durability {durability}, key, policy, metrics",
+        about=f"fareway serve, one worker, durability {durability}, key, policy, metrics{more}",
         prepare=prepare,
         is_fareway=True,
         durability=durability,
-        cases=("c1", "max") if durability == "strict" else None,
+        cases=("c1", "max") if is_beside else None,
     )
 
 

@@ -13,7 +13,7 @@ NS_PER_S = 1_000_000_000
 DEAD_THREADS_S = 0.02
 """What ticks and nanoseconds may differ by before threads that ended are the reason."""
 
-_PPID, _UTIME, _STIME = 1, 11, 12
+_PPID, _UTIME, _STIME, _CUTIME, _CSTIME = 1, 11, 12, 13, 14
 """Fields of /proc/PID/stat after the command's closing bracket."""
 
 
@@ -44,6 +44,12 @@ def cpu_s(pid: int) -> float:
         return 0.0
     ticks_s = (int(fields[_UTIME]) + int(fields[_STIME])) / TICKS_PER_S
     return max(ticks_s - DEAD_THREADS_S, _threads_s(pid))
+
+
+def ended_children_s(pid: int) -> float:
+    """CPU seconds of children that have ended and were waited for, in ticks; 0 when gone."""
+    fields = _stat(pid)
+    return (int(fields[_CUTIME]) + int(fields[_CSTIME])) / TICKS_PER_S if fields else 0.0
 
 
 def _threads_s(pid: int) -> float:

@@ -124,6 +124,7 @@ def targets_of(options: Options) -> list[Target]:
         DIRECT,
         fareway.target(),
         fareway.target("strict", name="fareway-strict"),
+        fareway.target(name="fareway-limited", is_limited=True),
         least(),
         *find(options.peers, folder=options.peer_folder),
     ]

@@ -35,6 +35,18 @@ def test_the_configuration_is_one_that_fareway_takes(tmp_path: Path, durability:
     assert settings.teams["bench"].tags == ("internal",)
 
 
+def test_what_is_limited_has_budgets_and_limits_of_everything(tmp_path: Path) -> None:
+    place = Place(folder=tmp_path, mock_url="http://127.0.0.1:9", port=8642)
+    path = tmp_path / fareway.CONFIGURATION
+    path.write_text(fareway.configuration(place, "group", is_limited=True))
+    settings = load(path, environ=fareway.environment(tmp_path)).settings
+    team = settings.teams["bench"]
+    for limited in (team, team.keys[0], *settings.models.values()):
+        assert limited.limits is not None
+        assert limited.limits.rpm == fareway.LIMITS["rpm"]
+    assert all(one.budget for one in (settings.organisation, team, team.keys[0]))
+
+
 def test_peers_are_found_in_their_folder(tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / name).mkdir()

@@ -322,6 +322,19 @@ def test_a_share_is_six_decimals_half_to_even() -> None:
     ]  # fmt: skip
 
 
+async def test_many_pieces_of_days_are_asked_for_in_parts(tmp_path, monkeypatch):
+    records = [one for n in range(4) for one in attempt(n, 10, at_us=NOON_US - n * 7 * HOUR_US)]
+    url = await load(tmp_path, records)
+    query = SpendQuery(group_by=("day",), zone="America/New_York")
+    whole = await ask(url, spend_report, query)
+    monkeypatch.setattr(report_sources, "_PIECES_MAX", 1)
+    assert await ask(url, spend_report, query) == whole
+    assert [(row.group[0], row.sums.attempts) for row in whole.rows] == [
+        ("2026-11-27", 2),
+        ("2026-11-28", 2),
+    ]
+
+
 def noon(day_us: int) -> int:
     return day_us + DAY_US // 2
 
