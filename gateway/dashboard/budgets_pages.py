@@ -16,8 +16,9 @@ from gateway.budgets.messages import BudgetReport, BudgetScope, BudgetWindow, On
 from gateway.budgets.windows import day_start_us
 from gateway.clock import Clock
 from gateway.dashboard.desk import Desk
-from gateway.dashboard.finance.budgets import DIMENSION, ON_EXCEED, Days, budget_line
+from gateway.dashboard.finance.budgets import DIMENSION, ON_EXCEED, BudgetLine, Days, budget_line
 from gateway.dashboard.finance_pages import Calendar, SpendReader, finance_frame
+from gateway.dashboard.listing import Order, read_listing
 from gateway.dashboard.shell import PATH, Shell, form_of, to
 from gateway.errors import GatewayError, InvalidField, LedgerUnavailable
 from gateway.ledger.report_time import local_day
@@ -37,6 +38,11 @@ _FIELDS = (
     "on_exceed",
     "alerts_at",
 )
+_ORDERS: Mapping[str, Order[BudgetLine]] = {
+    "name": Order(label="Budget", key=lambda one: (0, one.name.casefold())),
+    "used": Order(label="Used", key=lambda one: (one.used_permille, one.name), is_falling=True),
+    "spent": Order(label="Spent", key=lambda one: (one.spent_pico_usd, one.name), is_falling=True),
+}
 _DONE = {
     "set": "The budget is set; every worker goes by it.",
     "removed": "The budget is removed; no worker goes by it any more.",
@@ -69,10 +75,12 @@ class BudgetsPages:
     async def budgets(self, request: Request, within: Within) -> Response:
         """Every budget in force."""
         done = _DONE.get(request.query_params.get("done", ""), "")
+        frame = finance_frame(self.shell, request, self.clock.wall_us(), self.calendar)
         try:
             return await self._page(request, within, done=done)
+        except InvalidField as error:
+            return self.shell.bad_address(frame, error.message)
         except LedgerUnavailable:
-            frame = finance_frame(self.shell, request, self.clock.wall_us(), self.calendar)
             return self.shell.away(frame)
 
     async def change(self, request: Request, within: Within, asking: Asking) -> Response:
@@ -107,6 +115,7 @@ class BudgetsPages:
         status: int = 200,
     ) -> Response:
         now_us = self.clock.wall_us()
+        listing = read_listing(request.query_params, f"{PATH}/budgets", _ORDERS)
         viewer = self.shell.seen(request).viewer
         may_change = restriction_for(viewer, Action.CHANGE_BUDGETS)
         is_complete = await self.ledger.catch_up()
@@ -120,7 +129,11 @@ class BudgetsPages:
         given = form or {}
         shown = {
             **finance_frame(self.shell, request, now_us, self.calendar),
-            "lines": lines,
+            "lines": listing.lines(lines, lambda one: (one.name, one.whom)),
+            "q": listing.q,
+            "kept": {"sort": listing.sort},
+            "columns": listing.columns(),
+            "has_any": bool(lines),
             "restricted": within.teams is not None,
             "is_complete": is_complete,
             "can_change": not may_change.is_nothing,

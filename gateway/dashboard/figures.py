@@ -148,6 +148,11 @@ def request_lines(requests: Sequence[RecentRequest], now_us: int) -> list[Reques
     ]
 
 
+def stamp_time(at_us: int) -> str:
+    """The UTC day and time to the second."""
+    return from_microseconds(at_us).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def clock_time(at_us: int) -> str:
     """The UTC time of day to the second."""
     return from_microseconds(at_us).strftime("%H:%M:%S")

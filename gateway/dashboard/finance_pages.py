@@ -23,8 +23,8 @@ from gateway.access.roles import Viewer
 from gateway.budgets.windows import day_start_us
 from gateway.clock import Clock, from_microseconds
 from gateway.dashboard.desk import Desk
-from gateway.dashboard.figures import clock_time
-from gateway.dashboard.finance import explorer, glance, periods
+from gateway.dashboard.figures import stamp_time
+from gateway.dashboard.finance import comparison, explorer, glance, periods
 from gateway.dashboard.finance.explorer import BadAddress
 from gateway.dashboard.finance.glance import Mover
 from gateway.dashboard.finance.month import MonthFigures, Tile, daily_totals, month_page
@@ -190,7 +190,13 @@ class FinancePages:
         calendar, now_us = self.calendar, self.clock.wall_us()
         shown = finance_frame(self.shell, request, now_us, calendar)
         try:
-            wanted, report, is_complete = await self._ask(request, within, now_us)
+            wanted, query, report, is_complete = await self._ask(request, within, now_us)
+            today = local_day(now_us, ZoneInfo(calendar.zone))
+            days = comparison.days_before(wanted.first, wanted.last, today)
+            before: SpendReport | None = None
+            if wanted.compare:
+                asked = comparison.query_before(query, wanted.by, days)
+                before = await self.ledger.spend_report(asked)
         except BadAddress as error:
             return self.shell.bad_address(shown, str(error))
         except LedgerUnavailable:
@@ -214,7 +220,8 @@ class FinancePages:
             "csv": wanted.address().replace("/ui/spend?", "/ui/spend.csv?", 1),
             "is_complete": is_complete,
             "restricted": within.teams is not None,
-            "page": explorer.explorer_page(wanted, report),
+            "days_before": explorer.days_text(*days),
+            "page": explorer.explorer_page(wanted, report, before),
         }
         return self.shell.page("spend.html", shown)
 
@@ -223,7 +230,7 @@ class FinancePages:
         calendar, now_us = self.calendar, self.clock.wall_us()
         shown = finance_frame(self.shell, request, now_us, calendar)
         try:
-            wanted, report, _ = await self._ask(request, within, now_us)
+            wanted, _, report, _ = await self._ask(request, within, now_us)
         except BadAddress as error:
             return self.shell.bad_address(shown, str(error))
         except LedgerUnavailable:
@@ -308,8 +315,8 @@ class FinancePages:
 
     async def _ask(
         self, request: Request, within: Within, now_us: int
-    ) -> tuple[explorer.Wanted, SpendReport, bool]:
-        """What an address asks for, the report that answers it, and whether everything is in it.
+    ) -> tuple[explorer.Wanted, SpendQuery, SpendReport, bool]:
+        """What an address asks for, the question, its report, and whether everything is in it.
 
         Raises:
             BadAddress: It asks for something that has no meaning.
@@ -331,7 +338,7 @@ class FinancePages:
             cost_centres=calendar.cost_centres,
         )
         is_complete = await self.ledger.catch_up()
-        return wanted, await self.ledger.spend_report(query), is_complete
+        return wanted, query, await self.ledger.spend_report(query), is_complete
 
     async def _by_day_and_team(
         self, month: Month, calendar: Calendar, teams: tuple[str, ...] | None
@@ -373,7 +380,7 @@ def finance_frame(
     """What every page for finance shows: the shell, the instant and the zone."""
     return {
         **shell.frame(request),
-        "now": clock_time(now_us),
+        "now": stamp_time(now_us),
         "now_iso": from_microseconds(now_us).isoformat(timespec="seconds"),
         "zone": calendar.zone,
     }

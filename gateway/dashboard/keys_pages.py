@@ -20,6 +20,7 @@ from gateway.dashboard.finance import periods
 from gateway.dashboard.finance.amounts import Shown, shown
 from gateway.dashboard.finance.budgets import ON_EXCEED
 from gateway.dashboard.finance_pages import Calendar, SpendReader, finance_frame
+from gateway.dashboard.listing import Order, read_listing
 from gateway.dashboard.shell import PATH, Shell, form_of, to
 from gateway.errors import GatewayError, InvalidField, LedgerUnavailable
 from gateway.ledger.report_time import local_day
@@ -39,6 +40,7 @@ class KeyLine:
         models: What it may use.
         limits: Its own rate limits.
         spent: This month; a dash where whoever looks may not see spend of its team.
+        spent_pico_usd: The same to sort by; 0 where it may not be seen.
         href: Its attempts of the month, empty where nothing may be seen.
         last_used: Day on which it last spent anything, within this and the last month.
         can_change: Whether whoever looks may revoke it here.
@@ -56,9 +58,20 @@ class KeyLine:
     created: str
     expires: str
     spent: Shown
+    spent_pico_usd: int
     href: str
     last_used: str
     can_change: bool
+
+
+_ORDERS: Mapping[str, Order[KeyLine]] = {
+    "name": Order(label="Name", key=lambda one: (0, f"{one.name.casefold()}\0{one.team}")),
+    "team": Order(label="Team", key=lambda one: (0, f"{one.team.casefold()}\0{one.name}")),
+    "spent": Order(
+        label="This month, USD", key=lambda one: (one.spent_pico_usd, one.name), is_falling=True
+    ),
+    "used": Order(label="Last used", key=lambda one: (0, one.last_used), is_falling=True),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +104,12 @@ class KeysPages:
         """Every key that may be seen."""
         done = request.query_params.get("done") == "revoked"
         told = "The key is revoked; no worker takes it any more." if done else ""
+        frame = finance_frame(self.shell, request, self.clock.wall_us(), self.calendar)
         try:
             return await self._page(request, within, done=told)
+        except InvalidField as error:
+            return self.shell.bad_address(frame, error.message)
         except LedgerUnavailable:
-            frame = finance_frame(self.shell, request, self.clock.wall_us(), self.calendar)
             return self.shell.away(frame)
 
     async def create(self, request: Request, within: Within, asking: Asking) -> Response:
@@ -173,6 +188,7 @@ class KeysPages:
         status: int = 200,
     ) -> Response:
         now_us = self.clock.wall_us()
+        listing = read_listing(request.query_params, f"{PATH}/keys", _ORDERS, keeping=("void",))
         viewer = self.shell.seen(request).viewer
         may_change = restriction_for(viewer, Action.CHANGE_KEYS)
         found = await self.desk.keys(within)
@@ -196,7 +212,15 @@ class KeysPages:
         given = form or {}
         shown_here = {
             **finance_frame(self.shell, request, now_us, self.calendar),
-            "lines": [one for one in lines if one.is_active or with_void],
+            "lines": listing.lines(
+                (one for one in lines if one.is_active or with_void),
+                lambda one: (one.name, one.key_id, one.team, one.project),
+            ),
+            "q": listing.q,
+            "kept": {"sort": listing.sort, **listing.kept},
+            "columns": listing.columns(),
+            "with_void_href": listing.address(void="1"),
+            "without_void_href": listing.address(void=""),
             "void": sum(not one.is_active for one in lines),
             "with_void": with_void,
             "sees_spend": sees_spend,
@@ -263,6 +287,7 @@ class KeysPages:
             created=self._day(key.created_at),
             expires="never" if key.expires_at is None else self._day(key.expires_at),
             spent=shown(spent.get(key.key_id, 0)) if sees_spend else Shown(text=NOTHING, exact=""),
+            spent_pico_usd=spent.get(key.key_id, 0) if sees_spend else 0,
             href=f"{PATH}/requests?period=this-month&key={key.key_id}" if sees_spend else "",
             last_used=used.get(key.key_id, NOTHING),
             can_change=is_ours and is_reached and key.state == "active",

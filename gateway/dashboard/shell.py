@@ -19,7 +19,7 @@ from gateway.access.people import Caller, Person, SessionQuery, viewer_of_person
 from gateway.access.permissions import ROUTES, restriction_for
 from gateway.access.roles import ADMINISTRATOR, Viewer, key_holder
 from gateway.auth.directory import Principal
-from gateway.clock import Clock
+from gateway.clock import Clock, from_microseconds
 from gateway.dashboard.desk import PageForm
 from gateway.dashboard.front import Front
 from gateway.dashboard.multipart import BadForm, Form, boundary_of, parse_form
@@ -47,6 +47,8 @@ NAVIGATION = (
     (f"{PATH}/account", "Account"),
 )
 """Pages that those who may see them find at the top of each."""
+GROUPS = (f"{PATH}/budgets", f"{PATH}/exports", f"{PATH}/users")
+"""Pages with which something else begins: what is spent, what may be, the books, who may what."""
 _FORM = "application/x-www-form-urlencoded"
 _FIELDS_MAX = 64
 FORM_BYTES_MAX = 1024 * 1024
@@ -144,6 +146,8 @@ class Shell:
             "again": str(request.url.replace(scheme="", netloc="")),
             "form_token": self.sessions.form_token(seen.digest),
             "once": self.new_number(),
+            "seen_at": f"{from_microseconds(self.clock.wall_us()):%Y-%m-%d %H:%M:%S}",
+            "groups": GROUPS,
             "navigation": [
                 (path, label, path == place)
                 for path, label in NAVIGATION

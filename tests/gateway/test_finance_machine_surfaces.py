@@ -91,7 +91,12 @@ async def test_the_page_has_the_figures_of_the_api_and_a_table_for_each_chart(sh
     assert titles(answer.text, "machines") == [one["cost_usd"] for one in api["machines"]]
     assert titles(answer.text, "hours") == [one["cost_usd"] for one in api["hours"]]
     assert titles(answer.text, "days") == [one["cost_usd"] for one in api["days"]]
-    hours, days = charts(answer.text)
+    hours, use, days = charts(answer.text)
+    assert use["labels"] == days["labels"]
+    assert (use["kind"], [series["name"] for series in use["series"]]) == (
+        "areas",
+        ["busy", "idle"],
+    )
     assert [series["name"] for series in days["series"]] == ["busy", "idle"]
     assert len(days["labels"]) == 2
     assert len(hours["labels"]) == 12

@@ -113,6 +113,15 @@ async def test_a_bill_is_taken_once_compared_and_corrected_by_two_people(tmp_pat
             page = PageReader((await carla.get(answer.headers["location"])).text)
             assert len(page.tables["classes"]) == 1 + 9 + 1
             assert page.tables["differences"][1:]
+            page = await carla.get(f"/ui/reconciliation?month={MONTH}")
+            heat = PageReader(page.text).tables["heat"]
+            assert len(heat[0]) == len(heat[1]) == 3 + 31
+            day = re.search(r'day=([0-9-]*)#differences" title', page.text)
+            assert day is not None
+            listed = await carla.get(f"/ui/reconciliation?month={MONTH}&day={day[1]}")
+            found = PageReader(listed.text).tables["differences"][1:]
+            assert {row[0] for row in found} == {day[1]}
+            assert (await carla.get(f"/ui/reconciliation?month={MONTH}&day=x")).status_code == 422
             rows = await carla.get("/ui/reconciliation/1/1")
             assert "Billed by the vendor" in rows.text
             assert (await carla.get("/ui/reconciliation/1/99")).status_code == 422

@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import re
+from datetime import timedelta
 from decimal import Decimal
 
 import httpx
 import pytest
 
+from gateway.clock import from_microseconds
 from gateway.http.supervisor_calls import SupervisorCalls
 from gateway.ledger.views import GroupBy, SpendQuery, SpendReport
 from pricing.money import format_usd
@@ -228,3 +230,37 @@ async def test_the_reports_behind_a_page_are_only_of_its_teams(shared) -> None:
         SpendQuery(group_by=(GroupBy.TEAM,), teams=("payments",))
     )
     assert [row.group for row in report.rows] == [("payments",)]
+
+
+async def test_a_period_is_compared_with_the_one_before(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        page = (await client.get("/ui/spend?by=team&period=last-7-days&compare=previous")).text
+        plain = (await client.get("/ui/spend?by=team&period=last-7-days")).text
+        wrong = await client.get("/ui/spend?compare=next")
+    assert wrong.status_code == 422
+    table, without = (PageReader(one).tables["rows"] for one in (page, plain))
+    assert table[0][2:4] == ["Before, USD", "Change"]
+    assert [row[:2] + row[4:] for row in table] == without, "nothing else changes"
+    assert "against" in page
+    assert "compare=previous" in re.findall(r'href="(/ui/spend\?[^"]*)"', page)[-1]
+    today = from_microseconds(shared.service.clock.wall_us()).date()
+    days = (today - timedelta(days=13), today - timedelta(days=6))
+    async with shared.admin() as client:
+        told = (await client.get(f"/admin/v1/spend?by=team&from={days[0]}&to={days[1]}")).json()
+    before = {row["team"]: row["cost_usd"] for row in told["rows"]}
+    found = re.findall(r'<td class="number"><span class="number" title="([0-9.]*)"', page)
+    assert before
+    assert set(before.values()) <= set(found)
+
+
+async def test_every_figure_of_the_explorer_leads_to_its_requests(shared) -> None:
+    async with shared.browser() as client:
+        await logged_in(client, ADMIN_KEY)
+        page = (await client.get("/ui/spend?by=team&period=last-7-days")).text
+    body = re.findall(r'<table id="rows">.*?</table>', page, re.DOTALL)[0]
+    for row in re.findall(r"<tr>\s*<th scope=\"row\">.*?</tr>", body, re.DOTALL):
+        cells = re.findall(r"<td.*?</td>", row, re.DOTALL)
+        assert len(cells) == 11
+        without = [cell for cell in cells if 'href="/ui/requests?' not in cell]
+        assert len(without) == 1, "the share alone is of two figures"

@@ -155,3 +155,21 @@ def test_those_in_use_come_first_and_only_they_are_drawn():
     page = commitments_page([over, open_one])
     assert [(line.name, line.paid) for line in page.lines] == [("b", "0.8 EUR"), ("a", "")]
     assert [one.name for one in page.figures] == ["b"]
+
+
+def test_utilisation_is_of_what_is_gone_and_waste_is_told_in_money():
+    used, idle = 3 * 10**12, 10**12
+    days = (
+        CommitmentDay(day="2026-11-01", drawn_pico_usd=used, left_pico_usd=9, unused_pico_usd=0),
+        CommitmentDay(day="2026-11-02", drawn_pico_usd=0, left_pico_usd=8, unused_pico_usd=idle),
+    )
+    kept = {"drawn_pico_usd": used, "unused_pico_usd": idle, "left_pico_usd": 5 * 10**12}
+    throughput = standing(kind=CommitmentKind.THROUGHPUT, days=days, **kept)
+    withdrawn = standing(name="gone", state="withdrawn", **kept)
+    page = commitments_page([throughput, withdrawn])
+    assert [one.figure.text for one in page.tiles] == ["3.00", "75.0 %", "1.00", "5.00"]
+    [figure] = page.figures
+    assert figure.use is not None
+    assert figure.use["kind"] == "areas"
+    assert [one["texts"] for one in figure.use["series"]] == [["3.00", "0.00"], ["0.00", "1.00"]]
+    assert commitments_page([standing()]).figures[0].use is None, "a credit is used when it is"

@@ -15,7 +15,7 @@ from gateway.access.asking import viewer_of
 from gateway.access.permissions import Action, restriction_for
 from gateway.access.roles import Role
 from gateway.clock import Clock, from_microseconds
-from gateway.dashboard.figures import clock_time
+from gateway.dashboard.figures import stamp_time
 from gateway.dashboard.finance import periods
 from gateway.dashboard.finance.periods import Month
 from gateway.dashboard.shell import FORM_NUMBER, PATH, Shell, to
@@ -174,7 +174,7 @@ class Books:
         following = periods.month_after(month, time_zone=UTC)
         return {
             **self.shell.frame(request, CLOSE_PATH),
-            "now": clock_time(now_us),
+            "now": stamp_time(now_us),
             "now_iso": from_microseconds(now_us).isoformat(timespec="seconds"),
             "month": month,
             "here": here,

@@ -21,7 +21,9 @@ from gateway.dashboard.books.frame import (
 from gateway.dashboard.books.price_view import price_line
 from gateway.dashboard.books.run_view import (
     CLASSES,
+    WHOLE_MONTH,
     RunPage,
+    days_of,
     place_text,
     run_address,
     run_page,
@@ -187,8 +189,13 @@ class ReconciliationPages:
         runs = await self.books.ask(ListRuns(month=month.name), tuple[ReconciliationRun, ...])
         wanted = request.query_params.get("run")
         kind, account = (request.query_params.get(name, "") for name in ("kind", "account"))
+        day = request.query_params.get("day", "")
+        message = ""
         if kind not in ("", *CLASSES):
             message = f"kind: {kind[:64]!r} is none of {', '.join(CLASSES)}"
+        elif day not in ("", WHOLE_MONTH, *days_of(month.name)):
+            message = f"day: {day[:64]!r} is no day of {month.name}"
+        if message:
             return self.books.bad_address(request, RECONCILIATION_PATH, message)
         number = runs[0].run_id if runs and wanted is None else _whole(wanted or "0")
         found = await self._run(number) if number else None
@@ -198,7 +205,7 @@ class ReconciliationPages:
         )
         page: RunPage | None = None
         if found is not None:
-            page = run_page(found, kind=kind, account=account[:128])
+            page = run_page(found, kind=kind, account=account[:128], day=day)
         shown_ = {
             **self.books.frame(request, RECONCILIATION_PATH, month),
             "filled": filled,
@@ -212,6 +219,7 @@ class ReconciliationPages:
             "decided": request.query_params.get("price", ""),
             "kind": CLASSES[kind][0] if kind else "",
             "account": account[:128],
+            "day": day,
             "done": request.query_params.get("done", ""),
             "runs": [
                 (one.run_id, run_address(one), instant(one.at_us), spoken(one.actor, names),

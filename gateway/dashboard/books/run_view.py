@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from urllib.parse import urlencode
 
 from gateway.dashboard.books.frame import ADJUSTMENTS_PATH, RECONCILIATION_PATH
@@ -15,6 +17,8 @@ from gateway.finance.bill_messages import AccountCoverage, Difference, Reconcili
 from gateway.finance.shown import coverage_text, ratio_text
 
 ROWS_SHOWN = 200
+WHOLE_MONTH = "month"
+"""Stands for the day of what is about no day of the month."""
 CLASSES: Mapping[str, tuple[str, str]] = {
     "missing_event": ("Billed, not metered", "went past the gateway, or its count was lost"),
     "extra_event": ("Booked, not billed", "we booked usage that the bill does not have"),
@@ -118,6 +122,40 @@ class DifferenceLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeatCell:
+    """A day of a provider.
+
+    Attributes:
+        day: ISO date.
+        amount: Billed less booked, None where bill and ledger agree.
+        css: How far they are apart: `heat-1` to `heat-3` billed more, `cool-1` to `cool-3` less.
+        href: The differences of the cell.
+    """
+
+    day: str
+    amount: Shown | None
+    css: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatRow:
+    """A provider's days.
+
+    Attributes:
+        account: Provider of the configuration.
+        cells: Each day of the month.
+        whole: Differences that are of no day, None for none.
+        total: Of both.
+    """
+
+    account: str
+    cells: Sequence[HeatCell]
+    whole: HeatCell
+    total: Shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
     """Everything of a run.
 
@@ -131,6 +169,8 @@ class RunPage:
         accounts: By name.
         classes: All nine, whether there is any of them or not.
         figure: The classes as bars.
+        heat: Drift by provider and day.
+        heat_days: Days of the month, as headings.
         lines: Differences of the chosen class, at most `ROWS_SHOWN`.
         hidden: How many more there are.
         proposals: Those that the run made, with their addresses.
@@ -145,24 +185,29 @@ class RunPage:
     accounts: Sequence[AccountLine]
     classes: Sequence[ClassLine]
     figure: Figure
+    heat: Sequence[HeatRow]
+    heat_days: Sequence[str]
     lines: Sequence[DifferenceLine]
     hidden: int
     proposals: Sequence[tuple[int, str]]
 
 
-def run_page(run: ReconciliationRun, *, kind: str, account: str) -> RunPage:
-    """A run, with the differences of one class or account, or all of them.
+def run_page(run: ReconciliationRun, *, kind: str, account: str, day: str = "") -> RunPage:
+    """A run, with the differences of one class, account or day, or all of them.
 
     Args:
         run: With its differences.
         kind: A class; empty for all.
         account: A provider; empty for all.
+        day: ISO date, or `WHOLE_MONTH` for what is of no day; empty for all.
     """
     difference = run.billed_pico_usd - run.ledger_pico_usd - run.adjusted_pico_usd
     numbered = [
         (number, one)
         for number, one in enumerate(run.differences, start=1)
-        if kind in ("", one.kind) and account in ("", one.account)
+        if kind in ("", one.kind)
+        and account in ("", one.account)
+        and day in ("", one.day or WHOLE_MONTH)
     ]
     return RunPage(
         coverage=coverage_text(run.accounts),
@@ -174,6 +219,8 @@ def run_page(run: ReconciliationRun, *, kind: str, account: str) -> RunPage:
         accounts=[_account_line(one) for one in run.accounts],
         classes=_class_lines(run, kind=kind, account=account),
         figure=_figure(run),
+        heat=_heat(run),
+        heat_days=days_of(run.month),
         lines=[_line(run.month, run.run_id, number, one) for number, one in numbered[:ROWS_SHOWN]],
         hidden=max(len(numbered) - ROWS_SHOWN, 0),
         proposals=[(number, f"{ADJUSTMENTS_PATH}/{number}") for number in run.proposal_ids],
@@ -255,6 +302,53 @@ def _figure(run: ReconciliationRun) -> Figure:
     labels = [label for label, _ in CLASSES.values()]
     series = Series(name="billed less booked", amounts_pico_usd=list(sums.values()))
     return charts.bars(labels, [series], is_stacked=False)
+
+
+def days_of(month: str) -> list[str]:
+    """Every day of a month."""
+    first = date.fromisoformat(f"{month}-01")
+    return [
+        (first + timedelta(days=place)).isoformat()
+        for place in range(calendar.monthrange(first.year, first.month)[1])
+    ]
+
+
+def _heat(run: ReconciliationRun) -> list[HeatRow]:
+    """Drift by provider and day; colours are shades of the largest of the run."""
+    drift: dict[tuple[str, str], int] = {}
+    for one in run.differences:
+        place = one.account, one.day or WHOLE_MONTH
+        drift[place] = drift.get(place, 0) + one.amount_pico_usd
+    largest = max(map(abs, drift.values()), default=0)
+    accounts = sorted({one.account for one in run.accounts} | {account for account, _ in drift})
+
+    def cell(account: str, day: str) -> HeatCell:
+        amount = drift.get((account, day))
+        is_there = amount is not None
+        return HeatCell(
+            day=day,
+            amount=shown(amount) if is_there else None,
+            css=_shade(amount or 0, largest),
+            href=f"{run_address(run, account=account, day=day)}#differences" if is_there else "",
+        )
+
+    return [
+        HeatRow(
+            account=account,
+            cells=[cell(account, day) for day in days_of(run.month)],
+            whole=cell(account, WHOLE_MONTH),
+            total=shown(sum(one for (of, _), one in drift.items() if of == account)),
+        )
+        for account in accounts
+    ]
+
+
+def _shade(amount_pico_usd: int, largest_pico_usd: int) -> str:
+    """One of six shades, none for nothing: thirds of the largest amount, by its sign."""
+    if not amount_pico_usd:
+        return ""
+    level = max(1, -(-3 * abs(amount_pico_usd) // largest_pico_usd))
+    return f"heat-{level}" if amount_pico_usd > 0 else f"cool-{level}"
 
 
 def _line(month: str, run_id: int, number: int, one: Difference) -> DifferenceLine:

@@ -80,6 +80,8 @@ class BudgetLine:
         crossed: Thresholds that use has reached, in per cent.
         can_change: Whether whoever looks may set it.
         order: What it is, as fields of the form that changes it.
+        spent_pico_usd: To sort by.
+        used_permille: Of the limit, to sort by.
     """
 
     name: str
@@ -102,6 +104,8 @@ class BudgetLine:
     is_used_up: bool
     can_change: bool
     order: Mapping[str, str]
+    spent_pico_usd: int
+    used_permille: int
 
 
 def budget_line(
@@ -147,6 +151,8 @@ def budget_line(
         is_used_up=state.room_pico_usd == 0,
         can_change=report.source is BudgetSource.DATABASE and _may_set(rule, may_change),
         order=order_of(report),
+        spent_pico_usd=state.spent_pico_usd,
+        used_permille=used * 1000 // max(state.limit_pico_usd, 1),
     )
 
 

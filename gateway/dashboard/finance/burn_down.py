@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gateway.dashboard.finance import charts
 from gateway.dashboard.finance.amounts import Shown, share_text, shown
 from gateway.dashboard.finance.charts import Figure, Series
+from gateway.dashboard.finance.month import Tile
 from gateway.finance.commitment_messages import CommitmentDay, CommitmentStanding
 from pricing.commitments import CommitmentKind
 
@@ -87,7 +88,8 @@ class BurnDownFigure:
     Attributes:
         name: Of the commitment.
         id: Of the chart on the page.
-        chart: The lines.
+        chart: What is left, and what was drawn.
+        use: Of throughput, what each day used of its share and what it did not; else None.
         days: The table, newest first.
         is_cut: Whether earlier days are left out.
     """
@@ -95,6 +97,7 @@ class BurnDownFigure:
     name: str
     id: str
     chart: Figure
+    use: Figure | None
     days: Sequence[DayLine]
     is_cut: bool
 
@@ -106,8 +109,10 @@ class CommitmentsPage:
     Attributes:
         lines: Each commitment, those in use first.
         figures: Those in use, at most `DRAWN_MAX`.
+        tiles: How much of what is gone by was used, and what was wasted.
     """
 
+    tiles: Sequence[Tile]
     lines: Sequence[CommitmentLine]
     figures: Sequence[BurnDownFigure]
 
@@ -122,9 +127,35 @@ def commitments_page(standings: Sequence[CommitmentStanding]) -> CommitmentsPage
     )
     drawn = [one for one in found if one.state in places and one.days][:DRAWN_MAX]
     return CommitmentsPage(
+        tiles=_tiles(standings),
         lines=[_line(one) for one in found],
         figures=[_figure(one, place) for place, one in enumerate(drawn, start=1)],
     )
+
+
+def _tiles(standings: Sequence[CommitmentStanding]) -> list[Tile]:
+    """Of all that was not withdrawn; what is left can still be used, and counts as neither."""
+    held = [one for one in standings if one.state in ("open", "used_up", "over")]
+    drawn = sum(one.drawn_pico_usd for one in held)
+    unused = sum(one.unused_pico_usd for one in held)
+    return [
+        Tile(
+            label="Drawn, USD", figure=shown(drawn), beside="from all commitments, until yesterday"
+        ),
+        Tile(
+            label="Utilisation",
+            figure=Shown(text=share_text(drawn, drawn + unused), exact=""),
+            beside="drawn, of what was drawn or is gone unused",
+        ),
+        Tile(
+            label="Gone unused, USD", figure=shown(unused), beside="paid for or owed, and not used"
+        ),
+        Tile(
+            label="Left, USD",
+            figure=shown(sum(one.left_pico_usd for one in held if one.state == "open")),
+            beside="of those in use",
+        ),
+    ]
 
 
 def _line(one: CommitmentStanding) -> CommitmentLine:
@@ -173,8 +204,19 @@ def _figure(one: CommitmentStanding, place: int) -> BurnDownFigure:
             ],
             label="Day",
         ),
+        use=_use(days) if one.kind is CommitmentKind.THROUGHPUT else None,
         days=[_day(day) for day in reversed(days)],
         is_cut=len(days) < len(one.days),
+    )
+
+
+def _use(days: Sequence[CommitmentDay]) -> Figure:
+    return charts.areas(
+        [day.day for day in days],
+        [
+            Series(name="Used", amounts_pico_usd=[day.drawn_pico_usd for day in days]),
+            Series(name="Not used", amounts_pico_usd=[day.unused_pico_usd for day in days]),
+        ],
     )
 
 

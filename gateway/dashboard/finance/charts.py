@@ -15,6 +15,7 @@ from pricing.money import PICO_PER_USD
 
 K = TypeVar("K", bound=Hashable)
 
+_HOUR_US = 3_600_000_000
 Figure = dict[str, object]
 """What is in the page as JSON."""
 
@@ -73,6 +74,40 @@ def bars(labels: Sequence[str], series: Sequence[Series], *, is_stacked: bool = 
         "stacked": is_stacked,
         "labels": list(labels),
         "series": [_series(one) for one in series],
+    }
+
+
+def areas(labels: Sequence[str], series: Sequence[Series]) -> Figure:
+    """Amounts over labels, one upon the other."""
+    return {
+        "kind": "areas",
+        "unit": "USD",
+        "labels": list(labels),
+        "series": [_series(one) for one in series],
+    }
+
+
+def hours(labels: Sequence[str], names: Sequence[str], spans_us: Sequence[Sequence[int]]) -> Figure:
+    """Hours over labels, one upon the other.
+
+    Args:
+        labels: What the hours are of.
+        names: One per series.
+        spans_us: Microseconds by series and label.
+    """
+    return {
+        "kind": "areas",
+        "unit": "hours",
+        "labels": list(labels),
+        "series": [
+            {
+                "name": name,
+                "dashed": False,
+                "values": [one / _HOUR_US for one in spans],
+                "texts": [f"{one / _HOUR_US:.1f}" for one in spans],
+            }
+            for name, spans in zip(names, spans_us, strict=True)
+        ],
     }
 
 

@@ -16,8 +16,10 @@ from gateway.budgets.messages import BudgetWindow
 from gateway.budgets.windows import day_start_us, window_of
 from gateway.dashboard.figures import summed
 from gateway.dashboard.finance import charts
-from gateway.dashboard.finance.amounts import Shown, share_text, shown, shown_together
+from gateway.dashboard.finance.amounts import Shown, change_text, share_text, shown, shown_together
 from gateway.dashboard.finance.charts import Figure, Series
+from gateway.dashboard.finance.comparison import PREVIOUS
+from gateway.dashboard.finance.explorer_tiles import explorer_tiles
 from gateway.dashboard.finance.month import Tile
 from gateway.dashboard.finance.periods import Month, month_before, month_named, month_of
 from gateway.ledger.report_time import local_day
@@ -87,6 +89,7 @@ class Wanted:
         last: Last day, counted too.
         filters: Value by dimension.
         preset: Name of the period, empty where the days are chosen.
+        compare: `previous` where the period before is shown beside, else empty.
     """
 
     by: str
@@ -95,6 +98,7 @@ class Wanted:
     last: date
     filters: Mapping[str, str]
     preset: str
+    compare: str = ""
 
     def address(self, **changes: object) -> str:
         """The page's address with some of it changed."""
@@ -104,6 +108,7 @@ class Wanted:
         else:
             said |= {"from": self.first.isoformat(), "to": self.last.isoformat()}
         said |= self.filters
+        said |= {"compare": self.compare or None}
         said |= changes
         return f"{PATH}?{urlencode({k: v for k, v in said.items() if v is not None})}"
 
@@ -119,6 +124,8 @@ class Row:
         attempts_href: The attempts that its figures add up.
         failed_href: Those of them that did not end well.
         estimated_href: Those of them whose counts are not the provider's own.
+        before: What it cost in the period before; None where that is not asked for.
+        change: Against that, empty where it is not asked for.
     """
 
     name: str
@@ -138,6 +145,8 @@ class Row:
     cache_saved: Shown
     failed: Shown
     estimated: str
+    before: Shown | None
+    change: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,12 +204,15 @@ def read_address(
         BadAddress: A parameter is unknown or has no meaning.
     """
     tags = tuple(f"{COST_TAG}{name}" for name in cost_tags)
-    known = {"by", "per", "period", "from", "to", *FILTERS, *tags}
+    known = {"by", "per", "period", "from", "to", "compare", *FILTERS, *tags}
     check_parameters(given, known)
     by = given.get("by") or GroupBy.TEAM
     step = given.get("per") or GroupBy.DAY
     if by not in DIMENSIONS and by not in tags:
         raise BadAddress(f"by: {by[:64]!r} is none of {', '.join((*DIMENSIONS, *tags))}")
+    compare = given.get("compare", "")
+    if compare not in ("", PREVIOUS):
+        raise BadAddress(f"compare: {compare[:64]!r} is not {PREVIOUS}")
     if step not in STEPS:
         raise BadAddress(f"per: {step[:64]!r} is none of {', '.join(STEPS)}")
     first, last, preset = read_days(given, now_us=now_us, zone=zone, fiscal_month=fiscal_month)
@@ -208,7 +220,15 @@ def read_address(
     if count > STEPS_MAX:
         raise BadAddress(f"per: that is over {STEPS_MAX} steps; take longer ones or fewer days")
     filters = {name: given[name] for name in (*FILTERS, *tags) if given.get(name)}
-    return Wanted(by=by, step=step, first=first, last=last, filters=filters, preset=preset)
+    return Wanted(
+        by=by,
+        step=step,
+        first=first,
+        last=last,
+        filters=filters,
+        preset=preset,
+        compare=compare,
+    )
 
 
 def check_parameters(given: Mapping[str, str], known: Collection[str]) -> None:
@@ -247,8 +267,10 @@ def query_of(
     )
 
 
-def explorer_page(wanted: Wanted, report: SpendReport) -> ExplorerPage:
-    """Make the page from the report of `query_of`."""
+def explorer_page(
+    wanted: Wanted, report: SpendReport, before: SpendReport | None = None
+) -> ExplorerPage:
+    """Make the page from the reports of `query_of` and `query_before`."""
     width = len(report.columns)
     sums: dict[tuple[str, ...], list[SpendSums]] = {}
     costs: dict[str, dict[tuple[str, ...], int]] = {}
@@ -268,8 +290,12 @@ def explorer_page(wanted: Wanted, report: SpendReport) -> ExplorerPage:
     listed = order[:ROWS_LISTED_MAX]
     shown_costs = shown_together([whole[group].cost_pico_usd for group in listed])
     total = report.total
+    costs_before: dict[tuple[str, ...], int] | None = None
+    if before is not None:
+        width_before = len(before.columns)
+        costs_before = {row.group[:width_before]: row.sums.cost_pico_usd for row in before.rows}
     return ExplorerPage(
-        tiles=_tiles(total),
+        tiles=explorer_tiles(total, before),
         figure=charts.bars(
             steps,
             [
@@ -280,10 +306,24 @@ def explorer_page(wanted: Wanted, report: SpendReport) -> ExplorerPage:
         series=names,
         steps=[_step(wanted, step, part, drawn) for step, part in zip(steps, parts, strict=True)],
         rows=[
-            _row(wanted, group, whole[group], cost, total.cost_pico_usd)
+            _row(
+                wanted,
+                group,
+                whole[group],
+                cost,
+                total.cost_pico_usd,
+                before=None if costs_before is None else costs_before.get(group, 0),
+            )
             for group, cost in zip(listed, shown_costs, strict=True)
         ],
-        total=_row(wanted, None, total, shown(total.cost_pico_usd), total.cost_pico_usd),
+        total=_row(
+            wanted,
+            None,
+            total,
+            shown(total.cost_pico_usd),
+            total.cost_pico_usd,
+            before=None if before is None else before.total.cost_pico_usd,
+        ),
         hidden_rows=len(order) - len(listed),
         is_empty=not total.attempts,
     )
@@ -404,6 +444,8 @@ def _row(
     sums: SpendSums,
     cost: Shown,
     whole_pico_usd: int,
+    *,
+    before: int | None,
 ) -> Row:
     name = "" if group is None else group[-1]
     beside = group[0] if group is not None and len(group) > 1 else ""
@@ -431,38 +473,9 @@ def _row(
         cache_saved=shown(sums.cache_saved_pico_usd),
         failed=shown(sums.failed_cost_pico_usd),
         estimated=share_text(sums.estimated_cost_pico_usd, sums.cost_pico_usd),
+        before=None if before is None else shown(before),
+        change="" if before is None else change_text(sums.cost_pico_usd, before),
     )
-
-
-def _tiles(total: SpendSums) -> list[Tile]:
-    discount = total.list_cost_pico_usd - total.cost_pico_usd
-    return [
-        Tile(
-            label="Cost",
-            figure=shown(total.cost_pico_usd),
-            beside=f"{total.requests:,} requests, {total.attempts:,} attempts",
-        ),
-        Tile(
-            label="At list prices",
-            figure=shown(total.list_cost_pico_usd),
-            beside=f"{shown(discount).text} less by contract",
-        ),
-        Tile(
-            label="Saved by caches",
-            figure=shown(total.cache_saved_pico_usd),
-            beside="avoided, not credited: fresh rate less the rate of cache reads",
-        ),
-        Tile(
-            label="Failed attempts",
-            figure=shown(total.failed_cost_pico_usd),
-            beside="of the cost: broken off, or left by the client",
-        ),
-        Tile(
-            label="Told by providers",
-            figure=shown(total.provider_cost_pico_usd),
-            beside=f"for {total.provider_cost_attempts:,} of {total.attempts:,} attempts",
-        ),
-    ]
 
 
 def days_text(first: date, last: date) -> str:

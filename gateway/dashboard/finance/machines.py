@@ -157,6 +157,7 @@ class MachinesPage:
     Attributes:
         tiles: The figures that matter most.
         by_day: Busy and idle cost by day, all machines together.
+        use: Busy and idle hours by day, all machines together.
         by_hour: The same by hour of the chosen day, None without one.
         machines: By name.
         days: By day and machine.
@@ -173,6 +174,7 @@ class MachinesPage:
 
     tiles: Sequence[Tile]
     by_day: Figure
+    use: Figure
     by_hour: Figure | None
     machines: Sequence[TimeLine]
     days: Sequence[TimeLine]
@@ -247,6 +249,7 @@ def machines_page(report: MachinesReport, here: Place) -> MachinesPage:
     return MachinesPage(
         tiles=_tiles(report),
         by_day=_figure(report.days, "%Y-%m-%d"),
+        use=_use(report.days),
         by_hour=_figure(report.hours, "%H:%M") if report.hours else None,
         machines=list(_machines(report)),
         days=list(_times(report.days, "%Y-%m-%d", here)),
@@ -297,6 +300,21 @@ def _figure(cells: Iterable[MachineHour], form: str) -> Figure:
             Series(name="busy", amounts_pico_usd=[busy[start] for start in starts]),
             Series(name="idle", amounts_pico_usd=[idle[start] for start in starts]),
         ],
+    )
+
+
+def _use(cells: Iterable[MachineHour]) -> Figure:
+    """Busy and idle hours by day, all machines together."""
+    busy: dict[int, int] = {}
+    idle: dict[int, int] = {}
+    for one in cells:
+        busy[one.start_us] = busy.get(one.start_us, 0) + one.busy_us
+        idle[one.start_us] = idle.get(one.start_us, 0) + max(one.up_us - one.busy_us, 0)
+    starts = sorted(busy)
+    return charts.hours(
+        [f"{from_microseconds(start):%Y-%m-%d}" for start in starts],
+        ("busy", "idle"),
+        ([busy[start] for start in starts], [idle[start] for start in starts]),
     )
 
 

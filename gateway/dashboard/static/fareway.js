@@ -8,6 +8,18 @@
 "use strict";
 (function () {
   var PALETTE = ["--series-1", "--series-2", "--series-3", "--series-4", "--series-5", "--series-6", "--series-7", "--series-8"];
+  // Patterns for eyes that tell no colours apart, light enough to leave the colour to the others.
+  var DECALS = [
+    { symbol: "none" },
+    { dashArrayX: [1, 0], dashArrayY: [2, 6], rotation: -Math.PI / 4 },
+    { symbol: "circle", symbolSize: 0.4, dashArrayX: [[6, 6], [0, 6, 6, 0]], dashArrayY: [6, 0] },
+    { dashArrayX: [1, 0], dashArrayY: [2, 6], rotation: Math.PI / 4 },
+    { dashArrayX: [1, 0], dashArrayY: [2, 7] },
+    { symbol: "triangle", symbolSize: 0.5, dashArrayX: [[8, 8], [0, 8, 8, 0]], dashArrayY: [8, 2] },
+    { dashArrayX: [2, 6], dashArrayY: [1, 0] },
+    { symbol: "rect", symbolSize: 0.5, dashArrayX: [[6, 8], [0, 7, 6, 0]], dashArrayY: [7, 0] }
+  ].map(function (one) { return Object.assign({ color: "rgba(255, 255, 255, 0.28)" }, one); });
+  var EVERY_LABEL_MAX = 12; // names of few bars are all written, on several lines where they are long
   var drawn = [];
 
   function color(name) {
@@ -33,28 +45,34 @@
     return (texts ? texts[place] : compact(data.series[series].values[place])) + " " + data.unit;
   }
 
-  function waterfall(plot, data) {
+  // What the charts by label share: axes, grid, a pointer that tells what is under it.
+  function drawing(plot, data, options) {
     var quiet = color("--quiet");
     var line = color("--line");
-    var kinds = { total: color("--series-1"), more: color("--series-2"), less: color("--series-3") };
+    var hasLegend = options.hasLegend === true;
     var chart = echarts.init(plot, null, { renderer: "canvas" });
     chart.setOption({
       animation: false,
-      textStyle: { fontFamily: "inherit", color: color("--text") },
-      grid: { left: 8, right: 8, top: 28, bottom: 8, containLabel: true },
-      legend: { show: false },
+      aria: { enabled: true, decal: { show: hasLegend && options.hasDecals === true, decals: DECALS } },
+      color: PALETTE.map(color),
+      textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: color("--text") },
+      grid: { left: 8, right: 8, top: hasLegend ? 56 : 28, bottom: 8, containLabel: true },
+      legend: hasLegend
+        ? { type: "scroll", top: 0, left: 0, itemWidth: 16, itemHeight: 11, textStyle: { color: color("--text") }, pageTextStyle: { color: quiet } }
+        : { show: false },
       tooltip: {
         trigger: "axis",
         renderMode: "richText",
-        axisPointer: { type: "shadow" },
-        formatter: function (points) {
-          return points[0].axisValueLabel + "\n" + data.texts[points[0].dataIndex] + " " + data.unit;
-        }
+        axisPointer: { type: options.pointer || "shadow" },
+        formatter: options.tell
       },
       xAxis: {
         type: "category",
         data: data.labels,
-        axisLabel: { color: quiet, interval: 0, hideOverlap: true },
+        boundaryGap: options.pointer !== "line",
+        axisLabel: options.everyLabel
+          ? { color: quiet, interval: 0, hideOverlap: true, width: Math.max(40, plot.clientWidth / data.labels.length - 12), overflow: "break" }
+          : { color: quiet, hideOverlap: true },
         axisLine: { lineStyle: { color: line } },
         axisTick: { show: false }
       },
@@ -64,6 +82,31 @@
         nameTextStyle: { color: quiet, align: "left" },
         axisLabel: { color: quiet, formatter: compact },
         splitLine: { lineStyle: { color: line } }
+      },
+      series: options.series
+    });
+    return { resize: function () { chart.resize(); }, end: function () { chart.dispose(); } };
+  }
+
+  function pointed(data) {
+    return function (points) {
+      var lines = [points[0].axisValueLabel];
+      points.forEach(function (point) {
+        if (data.series[point.seriesIndex].values[point.dataIndex]) {
+          lines.push(point.seriesName + ": " + told(data, point.seriesIndex, point.dataIndex));
+        }
+      });
+      return lines.join("\n");
+    };
+  }
+
+  function waterfall(plot, data) {
+    var kinds = { total: color("--series-1"), more: color("--series-2"), less: color("--series-3") };
+    var last = data.series.length - 1;
+    return drawing(plot, data, {
+      everyLabel: true,
+      tell: function (points) {
+        return points[0].axisValueLabel + "\n" + data.texts[points[0].dataIndex] + " " + data.unit;
       },
       series: data.series.map(function (one, index) {
         return {
@@ -72,67 +115,51 @@
           stack: "all",
           barMaxWidth: 60,
           silent: index === 0,
+          // Every bar says what it is, a bar of nothing too.
+          label: {
+            show: index === last,
+            position: "top",
+            color: color("--text"),
+            formatter: function (point) { return data.texts[point.dataIndex]; }
+          },
           data: one.values.map(function (value, place) {
             return { value: value, itemStyle: { color: index === 0 ? "transparent" : kinds[data.kinds[place]] } };
           })
         };
       })
     });
-    return { resize: function () { chart.resize(); }, end: function () { chart.dispose(); } };
   }
 
   function bars(plot, data) {
-    var quiet = color("--quiet");
-    var line = color("--line");
-    var chart = echarts.init(plot, null, { renderer: "canvas" });
-    chart.setOption({
-      animation: false,
-      aria: { enabled: true, decal: { show: data.series.length > 1 } },
-      color: PALETTE.map(color),
-      textStyle: { fontFamily: "inherit", color: color("--text") },
-      grid: { left: 8, right: 8, top: data.series.length > 1 ? 52 : 28, bottom: 8, containLabel: true },
-      legend: data.series.length > 1
-        ? { type: "scroll", top: 0, left: 0, textStyle: { color: color("--text") }, pageTextStyle: { color: quiet } }
-        : { show: false },
-      tooltip: {
-        trigger: "axis",
-        renderMode: "richText",
-        axisPointer: { type: "shadow" },
-        formatter: function (points) {
-          var lines = [points[0].axisValueLabel];
-          points.forEach(function (point) {
-            if (data.series[point.seriesIndex].values[point.dataIndex]) {
-              lines.push(point.seriesName + ": " + told(data, point.seriesIndex, point.dataIndex));
-            }
-          });
-          return lines.join("\n");
-        }
-      },
-      xAxis: {
-        type: "category",
-        data: data.labels,
-        axisLabel: { color: quiet, hideOverlap: true },
-        axisLine: { lineStyle: { color: line } },
-        axisTick: { show: false }
-      },
-      yAxis: {
-        type: "value",
-        name: data.unit,
-        nameTextStyle: { color: quiet, align: "left" },
-        axisLabel: { color: quiet, formatter: compact },
-        splitLine: { lineStyle: { color: line } }
-      },
+    return drawing(plot, data, {
+      everyLabel: data.labels.length <= EVERY_LABEL_MAX,
+      hasLegend: data.series.length > 1,
+      hasDecals: true,
+      tell: pointed(data),
       series: data.series.map(function (one) {
         return { name: one.name, type: "bar", stack: data.stacked ? "all" : undefined, data: one.values, barMaxWidth: 40 };
       })
     });
-    return { resize: function () { chart.resize(); }, end: function () { chart.dispose(); } };
+  }
+
+  function areas(plot, data) {
+    return drawing(plot, data, {
+      hasLegend: true,
+      pointer: "line",
+      tell: pointed(data),
+      series: data.series.map(function (one) {
+        return { name: one.name, type: "line", stack: "all", symbol: "none", lineStyle: { width: 1 }, areaStyle: { opacity: 0.75 }, data: one.values };
+      })
+    });
   }
 
   function lines(plot, data) {
     var quiet = color("--quiet");
     var grid = { stroke: color("--line"), width: 1 };
-    var series = [{ label: data.label }];
+    var series = [{
+      label: data.label,
+      value: function (_plot, value) { return value === null || data.labels[value] === undefined ? "" : data.labels[value]; }
+    }];
     data.series.forEach(function (one, index) {
       series.push({
         label: one.name,
@@ -142,7 +169,7 @@
         spanGaps: false,
         points: { show: false },
         value: function (_plot, _value, _series, place) {
-          return place === null || one.values[place] === null ? "–" : told(data, index, place);
+          return place === null || one.values[place] === null ? "" : told(data, index, place);
         }
       });
     });
@@ -157,6 +184,7 @@
       axes: [
         {
           stroke: quiet, grid: { show: false }, ticks: { show: false },
+          space: 16 + 7 * Math.max.apply(null, data.labels.map(function (label) { return label.length; })),
           values: function (_plot, splits) {
             return splits.map(function (at) { return Number.isInteger(at) && data.labels[at] !== undefined ? data.labels[at] : ""; });
           }
@@ -167,13 +195,15 @@
     return { resize: function () { chart.setSize(size()); }, end: function () { chart.destroy(); } };
   }
 
+  var KINDS = { bars: bars, areas: areas, lines: lines, waterfall: waterfall };
+
   function draw(figure) {
     var data = read(figure);
     var plot = figure.querySelector(".plot");
     if (!data || !plot || !data.labels.length) return;
     plot.hidden = false;
     try {
-      drawn.push({ figure: figure, chart: (data.kind === "lines" ? lines : data.kind === "waterfall" ? waterfall : bars)(plot, data) });
+      drawn.push({ figure: figure, chart: KINDS[data.kind](plot, data) });
     } catch (error) {
       plot.hidden = true; // the table beside it has the same figures
       console.error("a chart could not be drawn", error);
@@ -265,12 +295,47 @@
   }
 
   function chosen(event) {
-    // Links and forms of this page replace its view; all others are followed by the browser.
+    // Links of this page and forms that ask it something replace its view; all others are followed
+    // by the browser.
     var element = event.target;
+    if (element.matches("form") && element.method === "post") return event.preventDefault();
     var to = element.matches("a") ? element.href : element.matches("form") ? element.action : "";
     if (to && new URL(to, window.location.href).pathname !== window.location.pathname) event.preventDefault();
   }
 
+  // A form that does something is sent once; the server sees to it too.
+  function sent(event) {
+    var form = event.target;
+    if (form.method !== "post" || event.defaultPrevented) return;
+    if (form.dataset.sent) event.preventDefault();
+    form.dataset.sent = "yes";
+  }
+
+  function shownAgain() {
+    document.querySelectorAll("form[data-sent]").forEach(function (form) { delete form.dataset.sent; });
+  }
+
+  // Paper is light and narrow: the charts are drawn for it, and drawn again for the screen.
+  var themeOnScreen;
+
+  function toPaper() {
+    themeOnScreen = document.documentElement.dataset.theme;
+    document.documentElement.dataset.theme = "light";
+    document.documentElement.classList.add("printing");
+    drawAll();
+  }
+
+  function toScreen() {
+    if (themeOnScreen) document.documentElement.dataset.theme = themeOnScreen;
+    else delete document.documentElement.dataset.theme;
+    document.documentElement.classList.remove("printing");
+    drawAll();
+  }
+
+  window.addEventListener("beforeprint", toPaper);
+  window.addEventListener("afterprint", toScreen);
+  window.addEventListener("pageshow", shownAgain);
+  document.addEventListener("submit", sent);
   document.addEventListener("htmx:before:init", chosen);
   document.addEventListener("htmx:config:request", plain);
   document.addEventListener("htmx:before:request", begin);
