@@ -177,6 +177,7 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("GET", "/admin/v1/finance/reconciliations"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/reconciliations"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/finance/reconciliations/{run_id}"): Action.READ_FINANCE,
+    ("GET", "/admin/v1/finance/generations"): Action.READ_FINANCE,
     ("GET", "/admin/v1/finance/proposals"): Action.READ_FINANCE,
     ("POST", "/admin/v1/finance/proposals"): Action.CHANGE_FINANCE,
     ("POST", "/admin/v1/finance/proposals/{proposal_id}/approve"): Action.CHANGE_FINANCE,

@@ -24,6 +24,7 @@ from gateway.finance.bill_messages import (
     SourceKind,
 )
 from gateway.finance.form_messages import FILE_BYTES_MAX
+from gateway.finance.generation_messages import Generation, GenerationState, ListGenerations
 from gateway.finance.messages import (
     Adjustment,
     AdjustmentKind,
@@ -166,6 +167,40 @@ def show(
 ) -> None:
     """Show a run: coverage by provider, and one sentence for each difference."""
     _show(ask(_loaded(config), ShowRun(run_id=run_id), ReconciliationRun), as_json=as_json)
+
+
+@app.command("generations", short_help="Match generations of bills by id.")
+def list_generations(
+    month: MonthOption,
+    account: Annotated[
+        str | None, typer.Option("--account", help="Only of a provider.", show_default=False)
+    ] = None,
+    state: Annotated[
+        GenerationState | None,
+        typer.Option("--state", help="Only those; unset: all but same.", show_default=False),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Match generations of a bill (openrouter-generations) with our attempts, one by one."""
+    query = ListGenerations(month=month_of_option(month), account=account, state=state)
+    found = ask(_loaded(config), query, tuple[Generation, ...])
+    if as_json:
+        _json(found)
+        return
+    for one in found:
+        amounts = ", ".join(
+            f"{what} {'-' if amount is None else format_usd(amount)}"
+            for what, amount in (
+                ("booked", one.booked_pico_usd),
+                ("told", one.told_pico_usd),
+                ("billed", one.billed_pico_usd),
+            )
+        )
+        typer.echo(
+            f"{one.state.value:<12} {one.day}  {one.account}/{one.model}"
+            f"  {one.generation or '-'}  {amounts} USD"
+        )
 
 
 @app.command("proposals", short_help="List proposed adjustments.")

@@ -7,8 +7,13 @@ from typing import NamedTuple, cast
 
 import sqlalchemy as sa
 
+from gateway.finance.bill_messages import SourceKind
+from gateway.finance.cells import Billed
 from gateway.ledger.finance_tables import import_batch, invoice, invoice_line
 from gateway.ledger.periods import next_month
+
+GENERATIONS = SourceKind.OPENROUTER_GENERATIONS.value
+"""The source with a line for each generation, whose id is the line's description."""
 
 
 class BillLine(NamedTuple):
@@ -95,6 +100,25 @@ def bill_lines(
     chosen = statement.where(*counting(), *conditions).order_by(line.c.id)
     for row in connection.execute(chosen).all():
         yield BillLine._make(cast("Sequence[object]", row))
+
+
+def billed_of(line: BillLine) -> Billed:
+    """A line as a comparison takes it."""
+    return Billed(
+        account=line.account,
+        day=line.day,
+        model=line.model,
+        meter=line.meter,
+        tier=line.tier,
+        kind=line.kind,
+        units=line.units,
+        amount_pico_usd=line.amount_pico_usd,
+        fx_pico_usd=line.fx_pico_usd,
+        line_id=line.line_id,
+        description=line.description,
+        batch_id=line.batch_id,
+        generation=line.description if line.source == GENERATIONS else "",
+    )
 
 
 def counting() -> tuple[sa.ColumnElement[bool], ...]:

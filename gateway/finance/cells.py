@@ -81,6 +81,35 @@ class Billed:
     line_id: int | None = None
     description: str = ""
     batch_id: int | None = None
+    generation: str = ""
+    """The vendor's id of a single generation, empty for sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """An attempt of ours by the vendor's id of its generation.
+
+    Attributes:
+        account: Provider of the configuration.
+        day: UTC.
+        model: Model at the provider.
+        generation: The vendor's id, empty where it gave none.
+        event_id: Of the attempt, hexadecimal.
+        units: Tokens of all meters.
+        cost_pico_usd: What we booked.
+        provider_cost_pico_usd: What the vendor told with the answer, None for nothing.
+        is_unknown: Whether nothing is booked because the bill is unknown.
+    """
+
+    account: str
+    day: str
+    model: str
+    generation: str
+    event_id: str
+    units: int
+    cost_pico_usd: int
+    provider_cost_pico_usd: int | None = None
+    is_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ from gateway.finance.form_messages import (
     ShowForm,
     ShowProposal,
 )
+from gateway.finance.generation_messages import ListGenerations
 from gateway.finance.held_files import HeldFiles
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
@@ -332,6 +333,7 @@ def _decide(connection: sa.Connection, request: Decide, *, now_us: int) -> Propo
 def _read(
     connection: sa.Connection,
     query: ListImports
+    | ListGenerations
     | ListPriceProposals
     | ListRuns
     | ShowRun
@@ -349,6 +351,8 @@ def _read(
             return imports.imports(connection, query)
         case ListPriceProposals():
             return price_books.price_proposals(connection, query)
+        case ListGenerations():
+            return runs.list_generations(connection, query)
         case ListRuns():
             return runs.runs(connection, query)
         case ShowRun():

@@ -23,11 +23,21 @@ from gateway.finance.cells import (
     CellKey,
     Exposed,
     Metered,
+    Sent,
     Used,
     billed_units,
     cells_of_day,
     metered_units,
     namer,
+)
+from gateway.finance.generation_messages import GenerationState
+from gateway.finance.generations import (
+    Match,
+    can_be_matched,
+    match,
+    parts_of,
+    told,
+    told_otherwise,
 )
 from gateway.finance.sources.rows import STANDARD, TOKEN_METERS
 from pricing.money import format_usd
@@ -53,6 +63,9 @@ class DifferenceKind(StrEnum):
     CREDIT = "credit"
 
 
+_OF_QUANTITY = (DifferenceKind.MISSING_EVENT, DifferenceKind.EXTRA_EVENT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
     """Everything that is compared, of one month.
@@ -63,6 +76,7 @@ class Sides:
         adjusted: Posted adjustments.
         billed: Lines of bills.
         used: Counts of reports without money.
+        sent: Attempts by the vendor's id, of accounts whose bills name single generations.
         billed_days: Per account the days that its bills cover.
         used_days: Per account the days that its reports of usage cover.
     """
@@ -72,6 +86,7 @@ class Sides:
     adjusted: Sequence[Adjusted] = ()
     billed: Sequence[Billed] = ()
     used: Sequence[Used] = ()
+    sent: Sequence[Sent] = ()
     billed_days: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     used_days: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
 
@@ -102,6 +117,7 @@ class Day:
     adjusted: list[Adjusted] = field(default_factory=list[Adjusted])
     billed: list[Billed] = field(default_factory=list[Billed])
     used: list[Used] = field(default_factory=list[Used])
+    sent: list[Sent] = field(default_factory=list[Sent])
 
 
 def compare(
@@ -139,6 +155,7 @@ def compare(
                 tolerances,
                 is_used_known=day in sides.used_days.get(account, frozenset()),
                 exposed=[row for row in one.exposed if key[0] in ("", row.model)],
+                sent=[row for row in one.sent if key[0] in ("", row.model)],
             )
             parts += judge.parts()
         parts += _no_usage(account, day, one)
@@ -150,7 +167,7 @@ def by_day(sides: Sides) -> dict[tuple[str, str], Day]:
     """What is compared, by account and day; what no bill covers is left out."""
     days: defaultdict[tuple[str, str], Day] = defaultdict(Day)
 
-    def covers(row: Metered | Exposed | Adjusted | Billed | Used) -> bool:
+    def covers(row: Metered | Exposed | Adjusted | Billed | Used | Sent) -> bool:
         return row.day in sides.billed_days.get(row.account, frozenset())
 
     for row in filter(covers, sides.metered):
@@ -164,6 +181,8 @@ def by_day(sides: Sides) -> dict[tuple[str, str], Day]:
         days[line.account, line.day].billed.append(line)
     for count in filter(covers, sides.used):
         days[count.account, count.day].used.append(count)
+    for attempted in filter(covers, sides.sent):
+        days[attempted.account, attempted.day].sent.append(attempted)
     return dict(days)
 
 
@@ -220,10 +239,14 @@ class _Judge:
         *,
         is_used_known: bool,
         exposed: Sequence[Exposed],
+        sent: Sequence[Sent] = (),
     ) -> None:
         self._account, self._day, self._key, self._cell = account, day, key, cell
         self._tolerances = tolerances
         self._exposed = tuple(exposed)
+        self._matches: Sequence[Match] = ()
+        if can_be_matched(cell.billed, sent):
+            self._matches = match(cell.billed, sent)
         self._fx = sum(line.fx_pico_usd for line in cell.billed)
         self._billed = sum(line.amount_pico_usd for line in cell.billed) - self._fx
         self._booked = sum(row.cost_pico_usd for row in cell.metered)
@@ -233,6 +256,9 @@ class _Judge:
 
     def parts(self) -> Iterator[Found]:
         """Currency, quantity, price; parts of nothing are left out."""
+        if self._matches:
+            yield from self._by_generation()
+            return
         quantity, price = self._quantity_and_price()
         if self._fx:
             yield self._found(DifferenceKind.FX, self._fx)
@@ -250,6 +276,24 @@ class _Judge:
             yield self._found(self._price_kind(), price)
         if rounding:
             yield self._found(DifferenceKind.ROUNDING, rounding)
+
+    def _by_generation(self) -> Iterator[Found]:
+        """What is missing and extra one by one, whatever it is worth; then other costs.
+
+        Generations are billed in dollars, so no part comes from the currency.
+        """
+        missing, extra, price = parts_of(
+            self._matches, booked=self._booked, adjusted=self._adjusted
+        )
+        if missing:
+            yield self._found(DifferenceKind.MISSING_EVENT, missing)
+        if extra:
+            yield self._found(DifferenceKind.EXTRA_EVENT, extra)
+        if price:
+            is_rounding = self._is_within(price)
+            yield self._found(
+                DifferenceKind.ROUNDING if is_rounding else DifferenceKind.PRICE_DRIFT, price
+            )
 
     def _quantity_and_price(self) -> tuple[int, int]:
         """The difference, less currency, as the part of quantity and the part of price."""
@@ -323,7 +367,22 @@ class _Judge:
             DifferenceKind.FX: f"{worth} come from the rate of the invoice's day",
             DifferenceKind.ROUNDING: f"{worth} apart, which is within tolerance",
         }
-        return f"{self._account}, {what}: {counts}; {money}; {sentences[kind]}"
+        ids = self._ids(kind)
+        return f"{self._account}, {what}: {counts}; {money}; {sentences[kind]}{ids}"
+
+    def _ids(self, kind: DifferenceKind) -> str:
+        """The generations behind a part, where they are known."""
+        said = told(self._matches)
+        states = {
+            DifferenceKind.MISSING_EVENT: (GenerationState.MISSING, GenerationState.UNKNOWN_BILL),
+            DifferenceKind.EXTRA_EVENT: (GenerationState.EXTRA,),
+        }.get(kind, (GenerationState.OTHER_COST,))
+        words = ", ".join(
+            f"{state.value.replace('_', ' ')} {said[state]}" for state in states if state in said
+        )
+        otherwise = told_otherwise(self._matches) if kind not in _OF_QUANTITY else 0
+        more = f", {otherwise} billed otherwise than told with the answer" if otherwise else ""
+        return f"; generations: {words}{more}" if words else ""
 
     def _drift(self) -> str:
         """Both prices per million, where they can be told."""

@@ -17,6 +17,7 @@ from gateway.finance.commitment_messages import (
     WithdrawCommitment,
 )
 from gateway.finance.form_messages import Once, PreviewFile, ShowCell, ShowForm, ShowProposal
+from gateway.finance.generation_messages import ListGenerations
 from gateway.finance.journal_messages import IssueJournal, ShowJournal
 from gateway.finance.machines.messages import NoteMachines, ProposeMachines, ShowMachines
 from gateway.finance.messages import Decide, ListAdjustments, ListProposals, Propose
@@ -38,6 +39,7 @@ FinanceRequest = (
     | CloseMonth
     | ProposeClose
     | DecidePrice
+    | ListGenerations
     | ListPriceProposals
     | WithdrawClose
     | VerifyCloses

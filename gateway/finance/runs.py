@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import cast
 
 import msgspec
@@ -24,6 +25,8 @@ from gateway.finance.bill_messages import (
 )
 from gateway.finance.cells import Metered
 from gateway.finance.errors import NotFound, Refused
+from gateway.finance.generation_books import LISTED_MAX, generations_of
+from gateway.finance.generation_messages import Generation, ListGenerations
 from gateway.finance.matching import DifferenceKind, Found, Sides, compare, token_counts
 from gateway.finance.messages import UNATTRIBUTED, AdjustmentKind, AdjustmentLine, Propose
 from gateway.finance.price_drift import Drift, drifts
@@ -198,6 +201,12 @@ def show_run(connection: sa.Connection, query: ShowRun) -> ReconciliationRun:
 def latest_run(connection: sa.Connection, month: str) -> ReconciliationRun | None:
     """The newest run of a month without its differences; None when there is none."""
     return next(iter(runs(connection, ListRuns(month=month))), None)
+
+
+def list_generations(connection: sa.Connection, query: ListGenerations) -> tuple[Generation, ...]:
+    """Generations of a month as they match now, at most `LISTED_MAX`."""
+    sides = load_sides(connection, query.month)
+    return tuple(islice(generations_of(sides.billed, sides.sent, query), LISTED_MAX))
 
 
 def is_own_machine(rows: Sequence[Metered]) -> bool:

@@ -11,8 +11,9 @@ from typing import cast
 import sqlalchemy as sa
 
 from gateway.clock import from_microseconds
-from gateway.finance.bill_lines import bill_lines, counting, within
-from gateway.finance.cells import Adjusted, Billed, Exposed, Metered, Used
+from gateway.finance.bill_lines import bill_lines, billed_of, counting, within
+from gateway.finance.cells import Adjusted, Exposed, Metered, Used
+from gateway.finance.generation_books import with_generations
 from gateway.finance.matching import Sides
 from gateway.ledger import schema
 from gateway.ledger.finance_tables import (
@@ -41,11 +42,14 @@ def load_sides(connection: sa.Connection, month: str) -> Sides:
     """
     metered, exposed = _ledger_rows(connection, month)
     billed_days, used_days = _covered_days(connection, month)
+    lines = list(map(billed_of, bill_lines(connection, *within(invoice_line.c.day, month))))
+    billed, sent = with_generations(connection, month, lines)
     return Sides(
         metered=metered,
         exposed=_unsettled(connection, exposed),
         adjusted=list(_adjusted(connection, month)),
-        billed=list(_billed(connection, month)),
+        billed=billed,
+        sent=sent,
         used=list(_used(connection, month)),
         billed_days=billed_days,
         used_days=used_days,
@@ -219,24 +223,6 @@ def _adjusted(connection: sa.Connection, month: str) -> Iterator[Adjusted]:
             meter=meter,
             kind="usage" if is_usage else kind,
             amount_pico_usd=amount,
-        )
-
-
-def _billed(connection: sa.Connection, month: str) -> Iterator[Billed]:
-    for line in bill_lines(connection, *within(invoice_line.c.day, month)):
-        yield Billed(
-            account=line.account,
-            day=line.day,
-            model=line.model,
-            meter=line.meter,
-            tier=line.tier,
-            kind=line.kind,
-            units=line.units,
-            amount_pico_usd=line.amount_pico_usd,
-            fx_pico_usd=line.fx_pico_usd,
-            line_id=line.line_id,
-            description=line.description,
-            batch_id=line.batch_id,
         )
 
 

@@ -25,6 +25,7 @@ from gateway.finance.bill_messages import (
     SourceKind,
 )
 from gateway.finance.errors import FinanceError, Refused
+from gateway.finance.generation_messages import GenerationState, ListGenerations
 from gateway.finance.journal_csv import journal_csv
 from gateway.finance.journal_messages import (
     IssueJournal,
@@ -115,6 +116,16 @@ class AdjustmentParams(AdminModel):
     team: Annotated[str | None, Field(max_length=128)] = None
 
 
+class GenerationParams(AdminModel):
+    """Which generations are wanted."""
+
+    month: MonthName
+    account: Annotated[str | None, Field(max_length=128)] = None
+    state: GenerationState | None = Field(
+        default=None, description="Unset: all that are not the same on both sides."
+    )
+
+
 class ProposalParams(AdminModel):
     """Which proposals are wanted."""
 
@@ -179,6 +190,7 @@ class FinanceApi:
             ("GET", "/reconciliations", self.list_runs, 200, "List reconciliation runs"),
             ("POST", "/reconciliations", self.reconcile, 201, "Compare a month"),
             ("GET", "/reconciliations/{run_id}", self.show_run, 200, "Show a run"),
+            ("GET", "/generations", self.generations, 200, "Match generations of bills by id"),
             ("GET", "/proposals", self.list_proposals, 200, "List proposed adjustments"),
             ("POST", "/proposals", self.propose, 201, "Propose adjustments"),
             ("POST", "/proposals/{proposal_id}/approve", self.approve, 200, "Approve and post"),
@@ -240,6 +252,11 @@ class FinanceApi:
     async def show_run(self, run_id: Number) -> Document:
         """Show a run with every difference."""
         return object_of(await self._calls.finance(ShowRun(run_id=run_id)))
+
+    async def generations(self, params: Annotated[GenerationParams, Query()]) -> Document:
+        """Match generations of a vendor's bill with our attempts by the vendor's id."""
+        query = ListGenerations(month=params.month, account=params.account, state=params.state)
+        return {"generations": document(await self._calls.finance(query))}
 
     async def list_proposals(self, params: Annotated[ProposalParams, Query()]) -> Document:
         """List proposals, newest first."""

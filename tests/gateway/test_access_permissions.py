@@ -122,6 +122,7 @@ GET /admin/v1/finance/price-proposals  a  -  -  a  a  -  -  a  -
 POST /admin/v1/finance/price-proposals/{proposal_id}/accept  a  -  -  -  a  -  -  -  -
 POST /admin/v1/finance/price-proposals/{proposal_id}/reject  a  -  -  -  a  -  -  -  -
 POST /ui/reconciliation/prices/{proposal}  a  -  -  -  a  -  -  -  -
+GET /admin/v1/finance/generations  a  -  -  a  a  -  -  a  -
 GET /admin/v1/finance/notices  a  -  -  a  a  -  -  a  -
 GET /ui/savings  a  a  -  a  a  t  t  -  t
 GET /ui/story  a  -  -  a  a  t  -  a  -

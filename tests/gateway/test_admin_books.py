@@ -116,6 +116,15 @@ async def test_a_statement_is_sent_once_and_again_when_asked(shared) -> None:
         assert {one["subject"] for one in listed} == {f"Fareway: statement of payments, {WEEK}"}
 
 
+async def test_generations_are_asked_by_month_and_state(shared) -> None:
+    path = "/admin/v1/finance/generations"
+    async with shared.admin() as client:
+        found = await client.get(path, params={"month": MONTH, "state": "missing"})
+        assert found.json() == {"generations": []}
+        for wrong in ({}, {"month": MONTH, "state": "odd"}, {"month": MONTH, "by": "day"}):
+            assert (await client.get(path, params=wrong)).status_code == 422
+
+
 async def test_a_key_of_a_team_opens_none_of_it(shared) -> None:
     async with shared.browser(headers={"x-api-key": PAYMENTS_KEY}) as client:
         for path in ("ledger/verification", "finance/notices", f"finance/statements/{MONTH}"):
@@ -153,6 +162,7 @@ OF_THE_API = {
     "spend reconcile run": ("POST", "/finance/reconciliations"),
     "spend reconcile runs": ("GET", "/finance/reconciliations"),
     "spend reconcile show": ("GET", "/finance/reconciliations/{run_id}"),
+    "spend reconcile generations": ("GET", "/finance/generations"),
     "spend reconcile proposals": ("GET", "/finance/proposals"),
     "spend reconcile propose": ("POST", "/finance/proposals"),
     "spend reconcile approve": ("POST", "/finance/proposals/{proposal_id}/approve"),

@@ -81,6 +81,19 @@ async def test_a_month_is_closed_from_the_command_line(command):
     assert (code, "a close is never undone" in err) == (1, True)
 
 
+async def test_generations_of_a_bill_are_matched_one_by_one(command):
+    entry = {"id": "gen-1", "created_at": "2026-10-17T12:00:00Z", "model": "gpt-4o"}
+    counts = {"native_tokens_prompt": 7, "native_tokens_completion": 1, "total_cost": "0.5"}
+    (command.folder / "costs.json").write_text(json.dumps({"data": entry | counts}))
+    source = ("--source", "openrouter-generations", "--account", "openai")
+    file = str(command.folder / "costs.json")
+    assert command("reconcile", "import", file, *source)[0] == 0
+    asked = ("reconcile", "generations", "--month", "2026-10", "--state", "missing")
+    code, out, _ = command(*asked)
+    assert (code, "openai/gpt-4o  gen-1  booked -, told -, billed 0.5 USD" in out) == (0, True)
+    assert [one["billed_units"] for one in json.loads(command(*asked, "--json")[1])] == [8]
+
+
 @pytest.mark.slow
 async def test_a_close_is_proposed_shown_and_taken_back_and_not_confirmed_by_oneself(command):
     month = ("close", "--month", "2026-10")
