@@ -60,12 +60,14 @@ TIERS = {
     ),
     "slow": Tier(
         selection=f"slow and not ci and not soak and {NEVER_HERE}",
-        # Two at a time, a file staying with one process: much of this part waits for processes to
-        # start, for deadlines and for disks, and what serves a file's tests is started once.
-        arguments=("--timeout=400", "-n2", "--dist=loadfile"),
+        # A file stays with one process, and what serves its tests is started once. Three processes
+        # for two cores: two fifths of this part is waiting, for processes to start, for deadlines
+        # and for disks.
+        arguments=("--timeout=400", "-n3", "--dist=loadfile"),
     ),
     "ci": Tier(
         selection=f"ci and not soak and {NEVER_HERE}",
+        # Two: most of these load every core by themselves.
         arguments=("--timeout=400", "-n2", "--dist=loadfile"),
     ),
     "soak": Tier(

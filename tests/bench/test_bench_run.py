@@ -21,7 +21,7 @@ from bench.gateway.stages import BUDGET_US, measure
 from bench.gateway.targets import first_question
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.ci,
     pytest.mark.skipif(
         all(shutil.which(name) is None for name in COMPILERS), reason="there is no C compiler"
     ),

@@ -15,7 +15,7 @@ from tests.support.ledger_rows import ledger_rows
 from tests.support.postgres import PostgresServer
 from tests.support.scripted_upstream import Chat, UpstreamProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(180)]
 
 PRICE = {"input_usd_per_mtok": "1", "output_usd_per_mtok": "2"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}

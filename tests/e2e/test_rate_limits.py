@@ -212,6 +212,7 @@ def wait_limits(road: Road, wanted: str, timeout_s: float = 20.0) -> str:
     return told["limits"]
 
 
+@pytest.mark.ci
 def test_machines_share_limits_in_redis_and_hold_shares_without_it(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:

@@ -47,6 +47,7 @@ def change(gateway: GatewayProcess, heartbeat_s: int) -> None:
     gateway.write_config()
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_rolling_restarts_under_load_fail_no_request_and_lose_none(tmp_path: Path) -> None:
     with running_road(tmp_path, scripts=SCRIPTS, config=CONFIG) as road:

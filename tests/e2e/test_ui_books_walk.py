@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.ci,
     pytest.mark.skipif(
         shutil.which("chromium") is None, reason="Debian's chromium is not installed"
     ),

@@ -35,6 +35,7 @@ CONFIG = {
 }
 
 
+@pytest.mark.ci
 def test_a_database_locked_for_ten_seconds_delays_the_books_and_nothing_else(
     tmp_path: Path, seed: int
 ) -> None:

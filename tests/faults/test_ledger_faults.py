@@ -121,6 +121,7 @@ def test_killed_writers_and_loaders_lose_and_double_nothing(tmp_path, rng):
     kill_writers(tmp_path, rng, rounds=3)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_many_killed_writers_and_loaders_lose_and_double_nothing(tmp_path, rng):
     kill_writers(tmp_path, rng, rounds=12)

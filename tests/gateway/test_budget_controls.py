@@ -55,6 +55,7 @@ def reserved(url: str) -> int:
 
 
 # GW-092: parallel requests never share the same remaining budget.
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_64_clients_of_8_processes_are_admitted_exactly_what_fits(url: str) -> None:

@@ -238,6 +238,7 @@ async def test_close_to_the_limit_nothing_is_laid_in(
         assert await stand(here.service) == (0, 3 * LIMIT // 50, 0)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_64_clients_of_8_machines_are_admitted_exactly_what_fits(

@@ -104,6 +104,7 @@ async def test_an_error_code_that_is_a_sentence_is_not_kept(tmp_path):
         assert settlement.error_code == "unnamed"
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 async def test_frames_without_content_do_not_pile_up(tmp_path):
     role = 'data: {"id":"c1","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'

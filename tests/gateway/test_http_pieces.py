@@ -225,6 +225,7 @@ def test_pieces_are_the_read_and_only_the_last_may_end_within_a_line(parts):
     assert divides(data) is (len(pieces) > 1)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_others_are_served_while_a_client_sends_tiny_parts_without_end(tmp_path):
     content = chunked(b"u" * 400_000, 1)

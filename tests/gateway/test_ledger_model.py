@@ -208,6 +208,7 @@ def test_any_order_of_events_gives_the_books_of_the_model():
     run(8)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_many_orders_of_events_give_the_books_of_the_model():
     run(40)

@@ -363,6 +363,7 @@ def test_reports_are_the_events(happened, cuts, zone):
     prove_on_sqlite(happened, cuts, zone)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @settings(8)
 @given(happened=batches(150), cuts=st.lists(st.integers(0, 150), max_size=8))
@@ -370,6 +371,7 @@ def test_reports_of_many_events_are_the_events(happened, cuts):
     prove_on_sqlite(happened, cuts)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_reports_are_the_events_on_postgresql(shared_postgres, ledger_template):
     @settings(4)

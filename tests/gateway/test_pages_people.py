@@ -50,6 +50,7 @@ BODIES = {
 PUBLIC = {route for route, action in ROUTES.items() if action is Action.PUBLIC}
 
 
+@pytest.mark.ci
 async def test_every_route_answers_every_role_as_the_matrix_says(shared) -> None:
     table = matrix()
     for role in sorted(GRANTABLE):

@@ -187,6 +187,7 @@ async def check_replacement(engines, worker, hanging: int) -> None:
     assert await worker.generate("hangs") == "length"
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 async def test_an_engine_that_no_longer_answers_is_replaced(tmp_path):
     async with running(tmp_path, "hangs", answer_within_s=1) as (engines, (worker,), _):
@@ -197,6 +198,7 @@ async def test_an_engine_that_no_longer_answers_is_replaced(tmp_path):
         assert "did not answer within 1 s" in worker.faults[0].reason
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 async def test_an_engine_whose_step_never_ends_is_replaced(tmp_path):
     async with running(tmp_path, "hangs", step_within_s=1) as (engines, (worker,), _):

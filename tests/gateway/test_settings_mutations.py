@@ -61,6 +61,7 @@ def test_no_shuffle_of_the_lines_makes_the_loader_crash(order):
     load_or_refuse("".join(EXAMPLE_LINES[index] for index in order))
 
 
+@pytest.mark.ci
 @given(data=st.data())
 @pytest.mark.slow
 def test_no_value_in_any_place_makes_the_loader_crash(data):

@@ -129,12 +129,14 @@ def smollm2() -> LoadedModel:
     return load(smollm2_path(), block_size=32, kv_memory_bytes=256 * 2**20)
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_smollm2_gives_the_same_text_in_every_schedule(smollm2: LoadedModel) -> None:
     check_schedules(smollm2, 6, [13])
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_smollm2_gives_the_same_text_after_preemption_and_from_a_warm_cache(

@@ -235,6 +235,7 @@ def test_every_interleaving_of_three_owners_agrees_with_the_naive_model() -> Non
     assert explore(n_blocks=4, depth=9) > 4000
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_every_deep_interleaving_of_three_owners_agrees_with_the_naive_model() -> None:
     assert explore(n_blocks=6, depth=8) > 20_000

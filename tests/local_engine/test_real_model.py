@@ -23,7 +23,7 @@ from tests.support.real_model import smollm2_path
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(600)]
 
 SUBJECTS = (
     "the moon", "a river", "bread", "the number seven", "Paris", "a good friend", "gravity",
