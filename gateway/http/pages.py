@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Match
 
 from gateway import errors
 from gateway.access.asking import is_let_in
+from gateway.access.calls import PeopleCalls
 from gateway.access.roles import Viewer
 from gateway.auth.keys import RandomBytes
 from gateway.dashboard.books.imports_pages import UPLOAD_PATH
@@ -50,10 +51,9 @@ from gateway.http.messages import (
 )
 from gateway.http.openapi_models import ErrorAnswer
 from gateway.http.page_desk import PageDesk
-from gateway.http.people_calls import PeopleCallsOverChannel
 from gateway.http.service import Service
 from gateway.http.spend_export import SpendExportApi
-from gateway.http.supervisor_calls import SupervisorCalls
+from gateway.http.supervisor_calls import WRITE_TIMEOUT_S, SupervisorCalls
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def make_pages(
         random_bytes: A cryptographic source, for new keys and sessions.
     """
     calls = SupervisorCalls(service.supervisor)
-    people = PeopleCallsOverChannel(calls)
+    people = PeopleCalls(calls.ask, write_timeout_s=WRITE_TIMEOUT_S)
     app = FastAPI(
         title="Fareway",
         version=_version(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -118,16 +119,12 @@ def test_the_way_down_from_a_team_to_its_keys(page: Page, gateway: GatewayProces
     assert download.value.suggested_filename.endswith(".csv")
 
 
-def test_the_theme_is_chosen_and_the_page_is_narrow_without_scrolling_sideways(
+def test_the_theme_is_chosen_and_kept(
     page: Page,
     gateway: GatewayProcess,
 ) -> None:
     log_in(page, gateway, ADMIN_KEY)
     page.set_viewport_size({"width": 390, "height": 844})
-    for path in ("/ui/month", "/ui/spend", "/ui/statement?team=payments", "/ui"):
-        page.goto(f"{gateway.url}{path}")
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= 390, path
     page.goto(f"{gateway.url}/ui/month")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     other = (
@@ -198,4 +195,53 @@ def test_without_scripts_the_same_is_done_with_whole_pages(
     page.locator("#rows caption").filter(has_text="By model").wait_for()
     page.locator("#rows").get_by_role("link", name="chat-small", exact=True).click()
     page.get_by_role("link", name="Remove the filter Model: chat-small").wait_for()
+    context.close()
+
+
+def test_lists_are_searched_and_sorted_in_place(browser: Browser, gateway: GatewayProcess) -> None:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    log_in(page, gateway, ADMIN_KEY)
+    page.goto(f"{gateway.url}/ui/keys")
+    page.evaluate("window.here = 'still here'")
+    page.locator("#q").fill("pay")
+    page.locator("#find").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=pay**")
+    page.locator("#told").filter(has_text="1 keys that fit pay.").wait_for(state="attached")
+    assert [row[1] for row in cells(page, "keys")] == ["payments"]
+    assert page.evaluate("document.activeElement.id") == "find"
+    page.locator("#all").click()
+    page.wait_for_url("**/ui/keys")
+    page.locator("#sort-name").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**sort=name**")
+    page.locator("th[aria-sort=ascending]").wait_for()
+    assert page.evaluate("document.activeElement.id") == "sort-name"
+    assert len(cells(page, "keys")) == len(TEAMS)
+    assert page.evaluate("window.here") == "still here"
+    context.close()
+
+
+def test_paper_is_light_has_no_ways_and_says_where_it_comes_from(
+    browser: Browser, gateway: GatewayProcess
+) -> None:
+    context = browser.new_context(color_scheme="dark", viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    log_in(page, gateway, ADMIN_KEY)
+    page.goto(f"{gateway.url}/ui/month")
+    assert not page.locator(".source").is_visible()
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    for way in (".bar", ".actions", "button"):
+        assert not page.locator(way).first.is_visible(), way
+    source = page.locator(".source")
+    assert page.locator("h1").inner_text() in source.inner_text()
+    assert "/ui/month" in source.inner_text()
+    assert page.locator("#days tbody tr").first.is_visible(), "a chart's table is printed"
+    page.emulate_media(media="screen")
+    sheets = len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4")))
+    assert 1 < sheets < 6
+    page.wait_for_function("!document.documentElement.classList.contains('printing')")
+    assert page.evaluate("document.documentElement.dataset.theme") is None
     context.close()

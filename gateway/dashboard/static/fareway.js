@@ -19,7 +19,9 @@
     { dashArrayX: [2, 6], dashArrayY: [1, 0] },
     { symbol: "rect", symbolSize: 0.5, dashArrayX: [[6, 8], [0, 7, 6, 0]], dashArrayY: [7, 0] }
   ].map(function (one) { return Object.assign({ color: "rgba(255, 255, 255, 0.28)" }, one); });
-  var EVERY_LABEL_MAX = 12; // names of few bars are all written, on several lines where they are long
+  // Names of few bars are all written, on several lines where they are long, if they have the room.
+  var EVERY_LABEL_MAX = 12;
+  var LABEL_WIDTH_MIN = 64;
   var drawn = [];
 
   function color(name) {
@@ -71,7 +73,7 @@
         data: data.labels,
         boundaryGap: options.pointer !== "line",
         axisLabel: options.everyLabel
-          ? { color: quiet, interval: 0, hideOverlap: true, width: Math.max(40, plot.clientWidth / data.labels.length - 12), overflow: "break" }
+          ? { color: quiet, interval: 0, hideOverlap: true, lineHeight: 14, width: Math.max(40, plot.clientWidth / data.labels.length - 12), overflow: "break" }
           : { color: quiet, hideOverlap: true },
         axisLine: { lineStyle: { color: line } },
         axisTick: { show: false }
@@ -132,7 +134,7 @@
 
   function bars(plot, data) {
     return drawing(plot, data, {
-      everyLabel: data.labels.length <= EVERY_LABEL_MAX,
+      everyLabel: plot.clientWidth / data.labels.length >= LABEL_WIDTH_MIN && data.labels.length <= EVERY_LABEL_MAX,
       hasLegend: data.series.length > 1,
       hasDecals: true,
       tell: pointed(data),
