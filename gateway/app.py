@@ -13,6 +13,7 @@ from gateway.auth.keys import hash_key
 from gateway.budgets.holds import Holds
 from gateway.channel import Channel
 from gateway.clock import Clock, uuid7_maker
+from gateway.detection_setup import build_detection
 from gateway.egress.destinations import deployment_origins
 from gateway.finance.focus.parties import parties_of
 from gateway.finance.spend_question import Reporting
@@ -164,6 +165,7 @@ def build_service(
     service = Service(
         directory=credentials.directory(database_keys, revision, is_complete=has_all_keys),
         admission=build_admission(settings, providers=providers, health=health, clock=clock),
+        detection=build_detection(settings.privacy.detect),
         limits=limits or build_limiter(config, clock=clock),
         relay=relay,
         metrics=metrics,

@@ -18,6 +18,7 @@ from gateway.detect.custom import CustomDetector, CustomScanner
 from gateway.detect.errors import OutOfTime, Unfinished
 from gateway.detect.look import Finding, Look
 from gateway.detect.opaque import opaque_kinds
+from gateway.detect.published import PUBLISHED
 from gateway.detect.scanner import Scanner
 
 logger = logging.getLogger(__name__)
@@ -64,8 +65,7 @@ class Orders:
         min_counts: How many different values a detector must find, where it is more than one.
         opaque: Tags per kind of part that cannot be read.
         on_error: Tags of what could not be looked through.
-        allowed: Values that are nobody's, without separators and in capitals.
-        detects_published: Whether published test numbers and examples count.
+        allowed: Values that are nobody's, bare (see `published.bare`).
         timeout_s: Longest processor time for one request.
         custom: The operator's own detectors.
     """
@@ -75,7 +75,7 @@ class Orders:
     min_counts: Mapping[str, int] = field(default_factory=dict[str, int])
     opaque: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     on_error: frozenset[str] = frozenset()
-    allowed: frozenset[bytes] = frozenset()
+    allowed: frozenset[bytes] = PUBLISHED
     timeout_s: float = 0.015
     custom: tuple[CustomDetector, ...] = ()
 

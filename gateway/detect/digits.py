@@ -17,7 +17,6 @@ from gateway.detect.cards import CARD_DIGITS_MAX, CARD_DIGITS_MIN, is_card
 from gateway.detect.hits import DIGITS, Hit, Rule, is_apart
 from gateway.detect.linear import Pattern
 from gateway.detect.national_ids import KINDS, NationalId, is_named, words_pattern
-from gateway.detect.published import PUBLISHED_NUMBERS
 
 CARD = "payment_card"
 NATIONAL_ID = "national_id"
@@ -187,7 +186,7 @@ def _group(
 def _is_kind(
     kind: NationalId, digits: str, text: bytes, start: int, end: int, needs_word: bool
 ) -> bool:
-    if digits in PUBLISHED_NUMBERS or not kind.is_valid(digits):
+    if not kind.is_valid(digits):
         return False
     return not needs_word or is_named(_WORDS[kind.kind], text, start, end)
 

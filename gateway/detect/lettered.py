@@ -9,7 +9,6 @@ from gateway.detect.digits import NATIONAL_ID
 from gateway.detect.hits import Find, Hit, Rule, stands_alone
 from gateway.detect.linear import Pattern
 from gateway.detect.national_ids import LETTERED, LetteredId, is_named, words_pattern
-from gateway.detect.published import PUBLISHED_NUMBERS
 
 
 def _finder(kind: LetteredId) -> Find:
@@ -24,7 +23,7 @@ def _finder(kind: LetteredId) -> Find:
             bare = text[start:end].translate(None, b" -.").decode().upper()
             if kind.keeps_signs:
                 bare = text[start:end].decode().upper()
-            if bare in PUBLISHED_NUMBERS or not kind.is_valid(bare):
+            if not kind.is_valid(bare):
                 continue
             if words is None or is_named(words, text, start, end):
                 yield Hit(NATIONAL_ID, kind.kind, start, end)

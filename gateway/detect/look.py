@@ -14,6 +14,7 @@ from gateway.detect.encoded import DEPTH_MAX, Decoder, is_base64
 from gateway.detect.errors import BeyondBounds
 from gateway.detect.hits import Hit
 from gateway.detect.paths import paths_of
+from gateway.detect.published import bare
 from gateway.detect.scanner import Scanner
 from gateway.dialects.long_strings import SetAside, set_aside
 
@@ -26,7 +27,6 @@ BODY_BYTES_MAX = 8 * 1024 * 1024
 FINDINGS_MAX = 64
 """Places that are named; more of them say nothing new."""
 
-_SEPARATORS = b" .-"
 _END_OF_OBJECT = b"},{"
 
 
@@ -54,7 +54,7 @@ class Look:
     Attributes:
         scanner: The built-in detectors.
         custom: The operator's own, None for none.
-        allowed: Values that are nobody's, bare and in capitals.
+        allowed: Values that are nobody's, bare (see `published.bare`).
         budget: The time that is left.
         values: Different values per detector, bare; they stay in here.
     """
@@ -118,14 +118,13 @@ class Look:
                 self._note(hit, text, path)
 
     def _note(self, hit: Hit, text: bytes, path: str) -> None:
-        value = text[hit.start : hit.end]
-        bare = value.translate(None, _SEPARATORS).upper()
-        if bare in self.allowed or value.upper() in self.allowed:
+        value = bare(text[hit.start : hit.end])
+        if value in self.allowed:
             return
-        self.values.setdefault(hit.detector, set()).add(bare)
+        self.values.setdefault(hit.detector, set()).add(value)
         place = hit.detector, hit.kind, path
         if place in self._places or len(self._places) < FINDINGS_MAX:
-            self._places.setdefault(place, set()).add(bare)
+            self._places.setdefault(place, set()).add(value)
 
     def _at_text(self, text: str, path: str, *, depth: int) -> None:
         """Look at a text that is not a string of the body itself."""

@@ -6,6 +6,8 @@ to raise it for every question about code. `privacy.detect.published_examples: d
 
 from __future__ import annotations
 
+_SEPARATORS = b" .-"
+
 _CARDS = """
     4242424242424242 4000056655665556 5555555555554444 2223003122003222 5200828282828210
     5105105105105100 378282246310005 371449635398431 6011111111111117 6011000990139424
@@ -30,14 +32,14 @@ _CARDS = """
     2200000000000053 2204120100000000003 6759649826438453 6771830000000000006 9792000000000001
     5062280000000000 6062828888666688 4761739001010119 4176669999000104 5204740009900014
 """
-TEST_CARDS = frozenset(_CARDS.split())
+_TEST_CARDS = frozenset(_CARDS.split())
 """Card numbers that networks and payment providers publish for their test modes.
 
 Sources: Stripe, Adyen, Braintree, PayPal, Worldpay, Square, Checkout.com, Authorize.net: their
 pages on test cards, November 2026.
 """
 
-PUBLISHED_NUMBERS = frozenset(
+_EXAMPLE_NUMBERS = frozenset(
     {
         "078051120",  # printed on sample cards in 1938; never valid since
         "219099999",  # in a leaflet of the US Social Security Board of 1940
@@ -80,8 +82,16 @@ Sources: SWIFT's IBAN registry (the example of each country), US Social Security
 misused numbers, HMRC's national insurance manual; November 2026.
 """
 
+PUBLISHED = frozenset(number.encode("ascii") for number in _TEST_CARDS | _EXAMPLE_NUMBERS)
+"""All of these, bare (see `bare`)."""
+
 EXAMPLE_WORDS = (
     b"example", b"sample", b"placeholder", b"redacted", b"dummy", b"your_", b"your-", b"xxxxxx",
 )  # fmt: skip
 """A token with one of these in it, in any case, was written by somebody, not made by a vendor. The
 keys in AWS' documentation end in one of them (Identity and Access Management user guide)."""
+
+
+def bare(value: bytes) -> bytes:
+    """A value as lists of values hold it: in capitals, without what people put between groups."""
+    return value.translate(None, _SEPARATORS).upper()

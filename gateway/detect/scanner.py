@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from gateway.detect.body_text import fold_with_offsets, to_ascii
 from gateway.detect.budget import Budget
 from gateway.detect.hits import Hit, Rule
 from gateway.detect.linear import CHUNK_BYTES, OVERLAP_BYTES, PatternSet
+from gateway.detect.published import PUBLISHED, bare
 
 RULES: tuple[Rule, ...] = (
     digits.RULE,
@@ -107,7 +109,12 @@ class Scanner:
             yield from rule.find(text, budget)
 
     def find_spans(
-        self, text: str, *, cpu_s: Callable[[], float] = time.thread_time, limit_s: float = 1.0
+        self,
+        text: str,
+        *,
+        allowed: AbstractSet[bytes] = PUBLISHED,
+        cpu_s: Callable[[], float] = time.thread_time,
+        limit_s: float = 1.0,
     ) -> list[Span]:
         """Everything that is found in one text, in its own characters, from left to right.
 
@@ -116,6 +123,7 @@ class Scanner:
 
         Args:
             text: As it is, not folded.
+            allowed: Values that are nobody's, bare (see `published.bare`).
             cpu_s: Processor time of this thread in seconds.
             limit_s: How much of it may be used.
 
@@ -124,11 +132,12 @@ class Scanner:
         """
         budget = Budget(cpu_s, limit_s)
         folded, offsets = fold_with_offsets(text)
-        hits = sorted(self.hits(to_ascii(folded), budget), key=lambda hit: (hit.start, -hit.end))
+        ascii_text = to_ascii(folded)
+        hits = sorted(self.hits(ascii_text, budget), key=lambda hit: (hit.start, -hit.end))
         spans: list[Span] = []
         done = 0
         for hit in hits:
-            if hit.start >= done:
+            if hit.start >= done and bare(ascii_text[hit.start : hit.end]) not in allowed:
                 done = hit.end
                 # Up to the end of its last character, and not of those that were left out after it.
                 end = offsets[hit.end - 1] + 1

@@ -10,8 +10,10 @@ import anyio.to_thread
 
 from gateway import errors
 from gateway.admission.admit import Admitted, refusal_error
+from gateway.admission.detected import explained, with_detected
 from gateway.auth.credentials import Refusal
 from gateway.auth.directory import AuthFailure, Principal
+from gateway.detect.detection import NOTHING
 from gateway.dialects import openai_chat
 from gateway.dialects.controls import CONTROL_MARK, NO_CONTROLS, Controls, read_controls
 from gateway.http.cycle import Cycle
@@ -63,7 +65,7 @@ class ChatCall:
     """
 
     __slots__ = (
-        "_accepted_s", "_asked", "_client", "_cycle", "_head", "_headers", "_permit",
+        "_accepted_s", "_asked", "_client", "_cycle", "_detected", "_head", "_headers", "_permit",
         "_request_id", "_service", "_trail",
     )  # fmt: skip
 
@@ -78,6 +80,7 @@ class ChatCall:
             id_lines=request_id_lines(self._request_id), ready_s=self._accepted_s
         )
         self._permit: Permit | None = None
+        self._detected = NOTHING
         trails = service.trails
         self._trail = trails and trails.start(self._request_id, ROUTE, headers)
 
@@ -148,17 +151,31 @@ class ChatCall:
             parsed = await anyio.to_thread.run_sync(openai_chat.parse, body)
             has_waited = True
         del body
+        detected = service.detection.look_here(parsed.fields, has_media=parsed.has_media)
+        if detected is None:
+            detected = await anyio.to_thread.run_sync(
+                lambda: service.detection.look(parsed.fields, has_media=parsed.has_media)
+            )
+            has_waited = True
         if has_waited:  # a client may take its time, and its key be void by now
             wall_us = service.clock.wall_us()
             found = authenticate(service, headers)
         controls = NO_CONTROLS
         if parsed.metadata or CONTROL_MARK in b"\n".join(first):
             controls = read_controls(headers, parsed.metadata)
+        if detected is not NOTHING:
+            self._detected = detected
+            service.metrics.note_detected(detected, enforces=service.detection.orders.enforces)
+        given, controls = controls, with_detected(controls, detected)
         self._asked = (found, parsed, controls)
         admitted = service.admission.admit(found, parsed, controls, wall_us=wall_us)
         self._head.tags = admitted.tags_text
         if admitted.decision.refusal is not None:
-            raise refusal_error(admitted.decision.refusal)
+            why = admitted.decision.refusal
+            if controls is not given:
+                carried = service.admission.admit(found, parsed, given, wall_us=wall_us).tags
+                why = explained(why, detected, frozenset(carried))
+            raise refusal_error(why)
         if found.limits is not None or not service.limits.book.is_empty:
             await self._take_limits(found, parsed, admitted)
         adapted = ("idempotency-key ignored",) if b"idempotency-key" in first else ()

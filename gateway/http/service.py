@@ -12,6 +12,7 @@ from gateway.admission.admit import Admission
 from gateway.auth.directory import KeyDirectory
 from gateway.channel import Channel
 from gateway.clock import Clock
+from gateway.detect.detection import Detection
 from gateway.finance.focus.order import Parties
 from gateway.finance.spend_question import Reporting
 from gateway.http.guard import Guards
@@ -35,6 +36,7 @@ class Service:
     Attributes:
         directory: Every key; replaced when the supervisor sends a new one.
         admission: Tags, policy, fleet, decision.
+        detection: Finds what adds tags.
         limits: Holds rate limits.
         relay: Runs decisions.
         metrics: What this worker counts.
@@ -62,6 +64,7 @@ class Service:
 
     directory: KeyDirectory
     admission: Admission
+    detection: Detection
     limits: Limiter
     relay: Relay
     metrics: Metrics

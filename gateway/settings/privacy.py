@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from pydantic import Field
 
+from gateway.settings.detect import DetectSettings
 from gateway.settings.scalars import Many, Section, Word
 
 
@@ -19,34 +19,6 @@ class TagSettings(Section):
     """Trust attributes that a deployment must have."""
     deny: bool = False
     """Whether a request with it is refused altogether."""
-
-
-class OpaquePartSettings(Section):
-    """Tags for parts of a message that no detector can read."""
-
-    image: Many[Word] = ()
-    """Tags of a request with an image."""
-    audio: Many[Word] = ()
-    """Tags of a request with audio."""
-    file: Many[Word] = ()
-    """Tags of a request with a file."""
-
-
-class DetectSettings(Section):
-    """Detectors, which may only add tags."""
-
-    mode: Literal["observe", "enforce"] = "observe"
-    """`observe` counts what would be added, `enforce` adds it."""
-    payment_card: Many[Word] = ()
-    """Tags added when a payment card number is found."""
-    iban: Many[Word] = ()
-    """Tags added when an IBAN is found."""
-    private_key: Many[Word] = ()
-    """Tags added when a private key is found."""
-    opaque_parts: OpaquePartSettings = Field(default_factory=OpaquePartSettings)
-    """Tags added for parts that cannot be read."""
-    on_error: Many[Word] = ()
-    """Tags added when a detector fails or is too slow."""
 
 
 class SinkSettings(Section):

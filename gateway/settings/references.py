@@ -250,14 +250,8 @@ def _tag_lists(settings: Settings) -> Iterator[tuple[Path, tuple[str, ...]]]:
     yield ("stored_objects", "tags"), settings.stored_objects.tags
     detect = privacy.detect
     if detect is not None:
-        yield ("privacy", "detect", "payment_card"), detect.payment_card
-        yield ("privacy", "detect", "iban"), detect.iban
-        yield ("privacy", "detect", "private_key"), detect.private_key
-        yield ("privacy", "detect", "on_error"), detect.on_error
-        parts: Path = ("privacy", "detect", "opaque_parts")
-        yield (*parts, "image"), detect.opaque_parts.image
-        yield (*parts, "audio"), detect.opaque_parts.audio
-        yield (*parts, "file"), detect.opaque_parts.file
+        for path, tags in detect.tag_lists():
+            yield ("privacy", "detect", *path), tags
 
 
 def _implications(settings: Settings) -> Iterator[Finding]:

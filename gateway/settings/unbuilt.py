@@ -56,11 +56,6 @@ def _hedging(settings: Settings) -> Uses:
         yield ("routing", "hedge", "enabled"), "hedging"
 
 
-def _detectors(settings: Settings) -> Uses:
-    if settings.privacy.detect is not None:
-        yield ("privacy", "detect"), "detection"
-
-
 def _sinks(settings: Settings) -> Uses:
     sinks = settings.privacy.sinks
     if sinks.content_log:
@@ -122,7 +117,6 @@ UNBUILT: Mapping[str, Callable[[Settings], Uses]] = {
     "slas": _slas,
     "strategies": _strategies,
     "hedging": _hedging,
-    "detectors": _detectors,
     "sinks": _sinks,
     "egress": _egress,
     "secret stores": _secret_stores,

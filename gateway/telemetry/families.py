@@ -86,6 +86,21 @@ REQUEST_FAMILIES: Mapping[str, Family] = {
     "fareway_policy_denials_total": Family(
         kind=Kind.COUNTER, help="Requests that the privacy policy refused.", labels=("rule",)
     ),
+    "fareway_detector_requests_total": Family(
+        kind=Kind.COUNTER,
+        help="Requests in which a detector found something, or that have an opaque part.",
+        labels=("detector", "mode"),
+    ),
+    "fareway_detector_findings_total": Family(
+        kind=Kind.COUNTER,
+        help="Different values that detectors found, added up over requests.",
+        labels=("detector", "mode"),
+    ),
+    "fareway_detector_faults_total": Family(
+        kind=Kind.COUNTER,
+        help="Requests that detectors did not look through to their end.",
+        labels=("reason", "mode"),
+    ),
     "fareway_egress_refusals_total": Family(
         kind=Kind.COUNTER,
         help="What was to be sent where it must not, by the layer that stopped it.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from gateway.ledger.records import AttemptStatus, Settlement
 from gateway.telemetry.exposition import render
@@ -24,6 +25,9 @@ from gateway.telemetry.histogram import new_histogram, observe
 from gateway.telemetry.snapshot import Series, Snapshot, Totals
 from pricing.money import PICO_PER_USD
 from pricing.usage import Meter
+
+if TYPE_CHECKING:  # it would bring all detectors into processes that have none
+    from gateway.detect.detection import Detected
 
 SERIES_MAX = 2_000
 """Label sets per table; what comes beyond them is counted under `OTHER`, never dropped."""
@@ -80,7 +84,7 @@ class Metrics:
         self._overhead = new_histogram("fareway_gateway_overhead_seconds")
         self._attempts: dict[tuple[str, str], _AttemptRecord] = {}
         self._deployments: dict[str, tuple[list[float], list[float], list[float]]] = {}
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, tuple[str, ...]], int] = {}
         self._stalls = new_histogram("fareway_loop_stall_seconds")
         self._stalls_cpu = new_histogram("fareway_loop_stall_cpu_seconds")
         self._stall_max_s = 0.0
@@ -162,6 +166,17 @@ class Metrics:
         """Count a request that the privacy policy refused; `rule` is the error's code."""
         self._count("fareway_policy_denials_total", rule)
 
+    def note_detected(self, detected: Detected, *, enforces: bool) -> None:
+        """Count what detectors found in a request, whether it counts or not."""
+        mode = "enforce" if enforces else "observe"
+        for detector, count in detected.counts.items():
+            self._count("fareway_detector_findings_total", detector, mode, by=count)
+            self._count("fareway_detector_requests_total", detector, mode)
+        for kind in detected.opaque:
+            self._count("fareway_detector_requests_total", f"opaque_{kind}", mode)
+        if detected.fault:
+            self._count("fareway_detector_faults_total", detected.fault, mode)
+
     def note_egress_refusal(self, layer: str) -> None:
         """Count what was to be sent where it must not: `permit`, or `process` for its guard."""
         self._count("fareway_egress_refusals_total", layer)
@@ -216,8 +231,8 @@ class Metrics:
                 yield Series("fareway_time_to_first_token_seconds", labels, ttft.copy())
             if any(decode_tps):
                 yield Series("fareway_decode_tokens_per_second", labels, decode_tps.copy())
-        for (family, label), count in list(self._counts.items()):
-            yield Series(family, (label,), [count])
+        for (family, labels), count in list(self._counts.items()):
+            yield Series(family, labels, [count])
         yield Series("fareway_loop_stall_seconds", (), self._stalls.copy())
         yield Series("fareway_loop_stall_cpu_seconds", (), self._stalls_cpu.copy())
         yield Series("fareway_loop_stall_max_seconds", (), [self._stall_max_s])
@@ -247,11 +262,11 @@ class Metrics:
         record = self._attempts[team, deployment] = _AttemptRecord(*histograms)
         return record
 
-    def _count(self, family: str, label: str) -> None:
-        key = (family, label)
+    def _count(self, family: str, *labels: str, by: int = 1) -> None:
+        key = (family, labels)
         if key not in self._counts and len(self._counts) >= SERIES_MAX:
-            key = (family, OTHER)
-        self._counts[key] = self._counts.get(key, 0) + 1
+            key = (family, (OTHER,) * len(labels))
+        self._counts[key] = self._counts.get(key, 0) + by
 
 
 def _note_speed(decode_tps: list[float], usage: Mapping[str, int], decode_s: float) -> None:

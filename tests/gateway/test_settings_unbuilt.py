@@ -19,7 +19,6 @@ USES = {
     ),
     "strategies": ("routing: {strategy: fastest}", "routing.strategy"),
     "hedging": ("routing: {hedge: {enabled: true}}", "routing.hedge.enabled"),
-    "detectors": ("privacy: {detect: {}}", "privacy.detect"),
     "sinks": (
         "privacy: {tags: {a: {}}, sinks: {response_cache: [a]}}",
         "privacy.sinks.response_cache",
