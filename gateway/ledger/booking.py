@@ -92,14 +92,25 @@ class Named:
     Attributes:
         intent: Any of them.
         ids: Known once the names were looked up.
+        columns: The ids as `INTENT_COLUMNS` has them.
     """
 
     intent: Intent
     ids: DimensionIds | None = None
+    columns: tuple[int, ...] = ()
 
-
-Match = tuple[Settlement, Intent, Named, int | None, Values]
-"""A settlement, its intent, what that names, what `kept_exposure` says, and `settled_values`."""
+    def found(self, ids: DimensionIds) -> None:
+        """Note the ids."""
+        self.ids = ids
+        self.columns = (
+            ids.team_id,
+            ids.project_id,
+            ids.key_id,
+            ids.model_id,
+            ids.deployment_id,
+            ids.tags_id,
+            ids.cost_tags_id,
+        )
 
 
 def intent_values(intent: Intent, ids: DimensionIds) -> Values:
@@ -120,6 +131,23 @@ def intent_values(intent: Intent, ids: DimensionIds) -> Values:
         intent.is_stream,
         intent.reason,
         intent.price_version,
+    )
+
+
+def before_names(intent: Intent) -> Values:
+    """What stands in a row before the ids of the names."""
+    return (intent.event_id, intent.at_us, intent.request_id, intent.attempt)
+
+
+def after_names(intent: Intent, settlement: Settlement, exposure_pico_usd: int | None) -> Values:
+    """What stands in a row after the ids of the names: of an attempt that was open, so entry 0."""
+    return (
+        intent.route,
+        intent.is_stream,
+        intent.reason,
+        intent.price_version,
+        0,
+        *settled_values(settlement, exposure_pico_usd),
     )
 
 

@@ -7,9 +7,7 @@ and the tests recompute all of it from the rows, with `RollUps.add` and `MeterSu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from gateway.ledger.booking import DimensionIds, Match, Named
+from gateway.ledger.booking import DimensionIds, Named
 from gateway.ledger.columns import QUALITY_CODES, STATUS_CODES
 from gateway.ledger.grains import DAY_US, QUARTER_US
 from gateway.ledger.meter_sums import MeterRate, MeterSums
@@ -50,14 +48,6 @@ class SettledSums:
 
     def __init__(self) -> None:
         self._groups: dict[_Place, tuple[list[int], dict[_LineRate, list[int]]]] = {}
-
-    @classmethod
-    def of(cls, matches: Iterable[Match]) -> SettledSums:
-        """Sums of these."""
-        made = cls()
-        for match in matches:
-            made.add(*match[:4])
-        return made
 
     def add(
         self, settlement: Settlement, intent: Intent, named: Named, exposure_pico_usd: int | None

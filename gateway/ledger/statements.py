@@ -172,15 +172,20 @@ def id_lists(dialect: str, event_ids: Iterable[bytes]) -> Iterator[tuple[object,
     """The ids, sorted, as the parameters of statements made for `list_length` of each.
 
     SQLite gets lists of `FEW_IDS` or `IDS_MAX`, filled up with their last id: two lengths only, so
-    that the driver keeps the statements that it has parsed. PostgreSQL takes an array.
+    that the driver keeps the statements that it has parsed. PostgreSQL takes an `id_array`.
     """
     if dialect == POSTGRESQL:
         if ordered := sorted(event_ids):
-            yield (ordered,)
+            yield (id_array(ordered),)
         return
     for some in some_at_once(event_ids):
         count = FEW_IDS if len(some) <= FEW_IDS else IDS_MAX
         yield (*some, *(some[-1:] * (count - len(some))))
+
+
+def id_array(event_ids: Iterable[bytes]) -> str:
+    """The ids as PostgreSQL's statements take them: the text of an array, as for `deltas`."""
+    return f"{{{','.join([event_id.hex() for event_id in event_ids])}}}"
 
 
 def some_at_once(event_ids: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -212,6 +217,6 @@ def _from_array(value: sa.ColumnElement[Any], of: TypeEngine[Any]) -> sa.ColumnE
 def _is_one_of(dialect: str, table: sa.Table, count: int) -> sa.ColumnElement[bool]:
     """Whether an event's id is in a list of so many; of any length on PostgreSQL."""
     if dialect == POSTGRESQL:
-        ids = sa.bindparam("ids", type_=postgresql.ARRAY(Id16))
+        ids = sa.cast(sa.bindparam("ids", type_=sa.Text), postgresql.ARRAY(Id16))
         return table.c.event_id == sa.any_(ids)
     return table.c.event_id.in_([sa.bindparam(f"id_{index}") for index in range(count)])

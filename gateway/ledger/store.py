@@ -142,14 +142,14 @@ class Store:
         # Whatever becomes of a settlement, its attempt is open no longer. First, because another
         # machine's loader may just be giving it up: this waits for it, and then sees its entry.
         taken = _take_intents(connection, settled_ids)
-        at_us = {event_id: intent.at_us for event_id, (intent, *_) in batch.intents.items()}
+        at_us = batch.instants_us()
         at_us |= {intent.event_id: intent.at_us for intent in taken}
         batch.known = _known_entries(connection, batch.intents.keys() | settled_ids, at_us)
         batch.lost_tags = self._tags_of_entries(connection, batch.known.values())
         for intent in taken:
             batch.add_stored(intent)
         for name in batch.names.values():
-            name.ids = self._dimensions.of_intent(connection, name.intent)
+            name.found(self._dimensions.of_intent(connection, name.intent))
         if batch.matcher.rules:
             batch.owners = _owners(connection, batch.known.keys() & settled_ids)
 
@@ -223,7 +223,7 @@ class Store:
         """Insert new entries and add what they sum up to; none of them is known."""
         if not rows:
             return
-        instants_us = [cast("int", row[_AT_US]) for row in rows]
+        instants_us = cast("list[int]", [row[_AT_US] for row in rows])
         self._partitions.ensure(connection, instants_us)
         dialect = connection.dialect.name
         add_rows(
@@ -339,7 +339,7 @@ def _known_entries(
         dated = sorted(at_us.keys() & event_ids)
         if dated:
             instants = [at_us[event_id] for event_id in dated]
-            bounds = (dated, min(instants), max(instants))
+            bounds = (statements.id_array(dated), min(instants), max(instants))
             found = connection.exec_driver_sql(statements.select_entries_between(), bounds)
             _note(known, found)
         event_ids = event_ids - at_us.keys()

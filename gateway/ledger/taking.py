@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from gateway.ledger.adoption import Adoption
-from gateway.ledger.batches import Batch, preparing
+from gateway.ledger.batches import Batch
 from gateway.ledger.spool_reader import Cursor, SpoolDamage, SpoolReader, SpoolRecords
 
 _STEP_RECORDS = 1_024
@@ -114,7 +114,8 @@ class Taking(Iterator[None]):
         for directory in directories:
             chunk = yield from self._read(directory)
             chunks.append(chunk)
-        batch = yield from preparing(entry for chunk in chunks for entry in chunk.entries)
+        batch = Batch(entries=[entry for chunk in chunks for entry in chunk.entries])
+        yield from batch.fill()
         return Taken(chunks=chunks, batch=batch, is_ahead=is_ahead)
 
     def _read(self, directory: Path) -> Generator[None, None, Chunk]:
