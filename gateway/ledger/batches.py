@@ -226,7 +226,7 @@ def book(batch: Batch, *, grace_s: float, node: str = "") -> Changes:
         (*before, *named.columns, *after) for before, named, after, _, _ in batch.matches.values()
     ]
     batch.sums.fold(changes.roll_ups, changes.meters)
-    _book_budgets(changes.budgets, batch.matches.values())
+    _book_budgets(changes.budgets, batch)
     changes.opened = [
         (
             event_id,
@@ -241,16 +241,13 @@ def book(batch: Batch, *, grace_s: float, node: str = "") -> Changes:
     return changes
 
 
-def _book_budgets(budgets: BudgetDeltas, matches: Iterable[Match]) -> None:
+def _book_budgets(budgets: BudgetDeltas, batch: Batch) -> None:
     has_rules = bool(budgets.matcher.rules)
-    owners: dict[Named, Owner] = {}
-    for before, named, after, exposure, leased in matches:
+    owners = {named: owner_of(named.intent) for named in batch.names.values()} if has_rules else {}
+    for before, named, after, exposure, leased in batch.matches.values():
         if has_rules:
-            owner = owners.get(named)
-            if owner is None:
-                owner = owners[named] = owner_of(named.intent)
             budgets.add(
-                owner,
+                owners[named],
                 cast("int", before[_AT]),
                 spent_pico_usd=cast("int | None", after[_COST]) or 0,
                 exposed_pico_usd=exposure or 0,
