@@ -8,7 +8,7 @@ document of somebody else adds nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from importlib import import_module
@@ -17,6 +17,7 @@ from ipaddress import ip_address
 from typing import Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from gateway.finance.machines.declared import watched_machines
 from gateway.settings.document import Settings
 from gateway.settings.egress import split_place
 from gateway.settings.hosts import is_publicly_routable, vendor_domain
@@ -249,21 +250,26 @@ def _all(
 
 
 def _of_providers(settings: Settings, today: date | None) -> Iterator[Destination]:
+    watched = {one.provider for one in watched_machines(settings)}
     for name, provider in settings.providers.items():
         if isinstance(provider, LocalProvider):
             continue
+        # The supervisor looks at servers that are watched.
+        more = frozenset({Role.SUPERVISOR}) if name in watched else frozenset[Role]()
         if provider.proxy_url is not None:
             # The proxy is what we connect to; it alone looks the upstream's name up.
-            yield _from_url(provider.proxy_url, Purpose.PROXY, f"providers.{name}.proxy_url")
+            made = _from_url(provider.proxy_url, Purpose.PROXY, f"providers.{name}.proxy_url")
+            yield replace(made, roles=made.roles | more)
             continue
         url = provider_url(provider)
         if url is not None:
-            yield _from_url(
+            made = _from_url(
                 url,
                 Purpose.PROVIDER,
                 f"providers.{name}",
                 reach=provider_reach(settings, name, today=today),
             )
+            yield replace(made, roles=made.roles | more)
 
 
 def _of_storage(settings: Settings, environ: Mapping[str, str]) -> Iterator[Destination]:

@@ -49,10 +49,12 @@ machine_sample = sa.Table(
     _text("deployment"),
     sa.Column("started_us", InstantUs, nullable=False),
     *(_whole(name) for name in ("first_up_us", "first_busy_us", "last_up_us", "last_busy_us")),
+    sa.Column("is_down", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index(None, "machine"),
 )
 """What an engine's meter said first and last within an hour: microseconds since its session began
-at `started_us`. Taking the earliest and the latest gives the same in every order."""
+at `started_us`. Taking the earliest and the latest gives the same in every order. A server that is
+looked at has sessions, too: of times in which it was up, and of those in which it was down."""
 
 TABLES = (machine_term, machine_sample)
 """All of them."""

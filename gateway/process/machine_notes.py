@@ -107,6 +107,10 @@ class MachineNotes:
         if len(self._waiting) > self.samples_max:
             del self._waiting[1::2]
 
+    def take(self, sample: EngineSample) -> None:
+        """Tell, too, what a look at a server found."""
+        self._waiting.append(sample)
+
     async def note(self) -> None:
         """Tell the ledger process; what it does not take waits for the next time."""
         told = tuple(self._waiting)

@@ -46,6 +46,7 @@ from gateway.process.launch import LEDGER_MODULE, HeadStart
 from gateway.process.ledger_start import LedgerStarter
 from gateway.process.listeners import Listeners
 from gateway.process.machine_notes import MachineNotes, node_of
+from gateway.process.machine_watch import MachineWatch
 from gateway.process.messages import (
     DATABASE_UNAVAILABLE,
     EngineSpeed,
@@ -269,9 +270,19 @@ class Supervisor:
                 tasks.start_soon(self._unless_stopping, self._offer_set_up)
                 tasks.start_soon(self._unless_stopping, lambda: self._starter.keep(self._ledger))
                 tasks.start_soon(self._unless_stopping, self._machines.run)
+                tasks.start_soon(self._unless_stopping, self._watch_machines)
                 await self._unless_stopping(self._reloader.run)
             await self._drain()
         await self._stop_ledger()
+
+    async def _watch_machines(self) -> None:
+        watch = MachineWatch(
+            served=lambda: self._fleet.served,
+            environ=self.environ,
+            note=self._machines.take,
+            clock=self.clock,
+        )
+        await watch.run()
 
     async def _offer_set_up(self) -> None:
         """While nobody was ever made here, offer a one-time link that makes an administrator."""

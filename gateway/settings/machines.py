@@ -66,6 +66,8 @@ class PoolSettings(Section):
     slices: Mapping[Name, SliceFraction] = Field(default_factory=dict[str, str])
     """Teams that own a part of each of its machines, such as 0.25 or 1/3; at most 1 together."""
 
+    watch: bool | None = None
+    """Whether its server is watched; unset: as `finance.machines.watch`."""
     compare_with: BaselineDeployment | None = None
     """A vendor's deployment that would serve the same, for the break-even; unset: none."""
 
@@ -94,5 +96,8 @@ class MachineSettings(Section):
     """Utilisation that the standard rate is made for."""
     work_units: WorkUnitSettings = Field(default_factory=WorkUnitSettings)
     """Work of a token, where a server does not tell how long it computed for whom."""
+    watch: bool = False
+    """Whether servers that are priced by the hour are asked for their metrics every 15 seconds: it
+    tells when they were down, and how busy they are."""
     pools: Mapping[Name, PoolSettings] = Field(default_factory=dict[str, PoolSettings])
     """What is said of one pool alone, by the name of its provider or deployment."""

@@ -48,14 +48,26 @@ class _Target:
 class Transport:
     """Pools of connections to one provider; made lazily, inside the running loop."""
 
-    def __init__(self, base_urls: Sequence[str], options: TransportOptions | None = None) -> None:
+    def __init__(
+        self,
+        base_urls: Sequence[str],
+        options: TransportOptions | None = None,
+        *,
+        method: str = "POST",
+    ) -> None:
         """Allow the origins of `base_urls` and no others.
+
+        Args:
+            base_urls: Addresses at the upstream.
+            options: How connections are made.
+            method: Of every request; `GET` for one that only reads.
 
         Raises:
             ValueError: A URL is not absolute http or https, or carries credentials.
         """
         self._origins = frozenset(origin_of(url) for url in base_urls)
         self._options = options or TransportOptions()
+        self._method = method
         self._dialer: Dialer | None = None
         self._pools: dict[URL, Pool] = {}
         self._targets: dict[URL, _Target] = {}
@@ -72,7 +84,7 @@ class Transport:
         deadlines: Deadlines,
         facts: AttemptFacts,
     ) -> Exchange:
-        """POST a body and wait for the head of the answer.
+        """Send a body, as a POST unless said otherwise, and wait for the head of the answer.
 
         Args:
             url: Where to; its origin must be configured.
@@ -162,6 +174,7 @@ class Transport:
             url,
             proxy_credentials=options.proxy_credentials if is_read_by_proxy else None,
             is_absolute=is_read_by_proxy,
+            method=self._method,
         )
         if len(self._targets) >= _TARGETS_MAX:
             self._targets.clear()

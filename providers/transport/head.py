@@ -15,16 +15,24 @@ _OURS = frozenset({"connection", "content-length", "host", "transfer-encoding", 
 class RequestHead:
     """What the heads of all requests to one URL have in common."""
 
-    def __init__(self, url: URL, *, proxy_credentials: str | None, is_absolute: bool) -> None:
+    def __init__(
+        self,
+        url: URL,
+        *,
+        proxy_credentials: str | None,
+        is_absolute: bool,
+        method: str = "POST",
+    ) -> None:
         """Write the first lines.
 
         Args:
             url: Where to.
             proxy_credentials: `user:password` for a proxy that reads the head, None without one.
             is_absolute: Whether such a proxy has to be told the whole URL.
+            method: Of the requests.
         """
         target = str(url.with_fragment(None)) if is_absolute else url.raw_path_qs
-        lines = [f"POST {target} HTTP/1.1", f"host: {url.host_port_subcomponent}"]
+        lines = [f"{method} {target} HTTP/1.1", f"host: {url.host_port_subcomponent}"]
         if proxy_credentials is not None:
             lines.append(f"proxy-authorization: {basic_credentials(proxy_credentials)}")
         self._start = "\r\n".join([*lines, "content-length: "]).encode()

@@ -26,6 +26,7 @@ from gateway.finance.machines.shown import (
     REST_NAMES,
     SLICE_NAME,
     break_even_text,
+    down_text,
     hours_text,
     idle_text,
     rate_text,
@@ -322,12 +323,13 @@ def _machines(report: MachinesReport) -> Iterable[TimeLine]:
     costs = shown_together([one.cost_pico_usd for one in report.machines])
     for one, cost in zip(report.machines, costs, strict=True):
         nominal = ", nominal rate" if one.is_nominal else ""
+        down = f"; {down_text(one)}" if one.down_us else ""
         idle = f"; {idle_text(one)}" if idle_text(one) else ""
         yield TimeLine(
             when="",
             href="",
             machine=one.machine,
-            note=f"{rate_text(one)}{nominal}{idle}",
+            note=f"{rate_text(one)}{nominal}{idle}{down}",
             paid=hours_text(one.up_us),
             busy=hours_text(one.busy_us),
             use=share_text(one.busy_us, one.up_us),

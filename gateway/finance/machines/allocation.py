@@ -95,6 +95,9 @@ class Stretch:
         up_us: Time that is paid for, at most the stretch.
         busy_us: Time in which it computed, at most `up_us`.
         terms: Price and way of sharing.
+        own_us: The part of `busy_us` in which it computed for requests of ours, None for all of
+            it; only this is shared among who sent them.
+        down_us: Time in which it was looked at and did not answer, None where nobody looked.
     """
 
     machine: str
@@ -105,6 +108,8 @@ class Stretch:
     up_us: int
     busy_us: int
     terms: MachineTerms
+    own_us: int | None = None
+    down_us: int | None = None
 
     @property
     def hour_us(self) -> int:
@@ -222,12 +227,13 @@ def _costs(ordered: Sequence[Stretch], month_us: int) -> list[int]:
 
 
 def _used_us(stretch: Stretch, uses: Mapping[User, Used]) -> dict[User, int]:
-    """Busy time by who used it; it sums to the stretch's where anybody did."""
+    """Busy time by who used it; it sums to the stretch's own where anybody did."""
     users = sorted(uses)
     weights = _work(stretch, [uses[user] for user in users])
     if not any(weights):
         return {}
-    times = split(stretch.busy_us, weights)
+    own_us = stretch.busy_us if stretch.own_us is None else stretch.own_us
+    times = split(own_us, weights)
     return {user: time_us for user, time_us in zip(users, times, strict=True) if time_us}
 
 

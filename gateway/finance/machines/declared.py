@@ -29,7 +29,7 @@ from gateway.settings.document import Settings
 from gateway.settings.machines import MachineSettings, PoolSettings
 from gateway.settings.models import DeploymentSettings
 from gateway.settings.prices import PriceSettings
-from gateway.settings.providers import LocalProvider, ProviderSettings
+from gateway.settings.providers import LocalProvider, ProviderSettings, ServerProvider
 from pricing.price_book import PriceVersion
 
 _PLACES_COUNT = 18
@@ -64,6 +64,54 @@ def machine_pools(settings: Settings) -> Mapping[str, str]:
         if dated.terms is not None
         for deployment in dated.terms.deployments
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A server that is looked at.
+
+    Attributes:
+        machine: Its name.
+        provider: Whose connections are used.
+        settings: Of the provider.
+        base_url: Where its API is.
+        deployment: One of those that run on it.
+        model: The only model that counts, where the machine is of a deployment; None for all.
+    """
+
+    machine: str
+    provider: str
+    settings: ServerProvider
+    base_url: str
+    deployment: str
+    model: str | None
+
+
+def watched_machines(settings: Settings) -> tuple[Watched, ...]:
+    """The servers whose metrics are asked for: priced by the hour, with an address of their own."""
+    sharing = settings.finance.machines
+    found: list[Watched] = []
+    for machine in declared_machines(settings):
+        provider, _, model = machine.pool.partition("/")
+        own = settings.providers[provider]
+        stated = sharing.pools.get(machine.pool, PoolSettings()).watch
+        is_watched = sharing.watch if stated is None else stated
+        if not is_watched or not isinstance(own, ServerProvider):
+            continue
+        deployments = [
+            name for dated in machine.terms if dated.terms for name in dated.terms.deployments
+        ]
+        found.append(
+            Watched(
+                machine=machine.machine,
+                provider=provider,
+                settings=own,
+                base_url=own.base_url,
+                deployment=deployments[0],
+                model=model or None,
+            )
+        )
+    return tuple(found)
 
 
 def plain(amount: Decimal) -> str:

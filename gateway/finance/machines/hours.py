@@ -32,6 +32,23 @@ def merged(intervals: Iterable[Interval], *, gap_us: int = 0) -> list[Interval]:
     return found
 
 
+def without(intervals: Sequence[Interval], taken: Sequence[Interval]) -> list[Interval]:
+    """What merged intervals cover and other merged ones do not."""
+    left: list[Interval] = []
+    taken = [one for one in taken if one[0] < one[1]]  # a moment takes nothing
+    for start, end in intervals:
+        first = max(0, bisect_right(taken, (start, start)) - 1)
+        for from_us, to_us in taken[first:]:
+            if from_us >= end:
+                break
+            if from_us > start:
+                left.append((start, from_us))
+            start = max(start, to_us)
+        if start < end:
+            left.append((start, end))
+    return left
+
+
 def overlap_us(within: Sequence[Interval], start_us: int, end_us: int) -> int:
     """How much of an interval merged ones cover."""
     first = max(0, bisect_right(within, (start_us, start_us)) - 1)
@@ -58,20 +75,24 @@ class Session:
     Attributes:
         started_us: When it began.
         readings: Microseconds up and busy since then, by up; never falling.
+        is_down: Whether it is a time in which a server did not answer.
     """
 
     started_us: int
     readings: tuple[tuple[int, int], ...]
+    is_down: bool = False
 
     @staticmethod
-    def of(started_us: int, readings: Iterable[tuple[int, int]]) -> Session:
+    def of(
+        started_us: int, readings: Iterable[tuple[int, int]], *, is_down: bool = False
+    ) -> Session:
         """Put readings in order; busy time never passes up time, and neither goes back."""
         kept = [(0, 0)]
         for up_us, busy_us in sorted(set(readings)):
             last_up_us, last_busy_us = kept[-1]
             most = last_busy_us + up_us - last_up_us  # a microsecond may be rounded too much
             kept.append((up_us, min(max(busy_us, last_busy_us), most)))
-        return Session(started_us=started_us, readings=tuple(kept))
+        return Session(started_us=started_us, readings=tuple(kept), is_down=is_down)
 
     @property
     def interval(self) -> Interval:

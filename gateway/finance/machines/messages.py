@@ -150,15 +150,16 @@ class DeclaredMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine's meter says.
+    """What an engine's meter says, or looks at a server found.
 
     Attributes:
         session: 16 bytes; another one when the engine was started, or the clock was set.
         machine: Whose engine.
-        deployment: What it runs.
+        deployment: What it runs; empty for a server that is looked at.
         started_us: When the session began, on the wall clock.
         up_us: How long it has lasted, on a clock that never goes back.
         busy_us: How long of that it computed.
+        is_down: Whether it did not answer all along.
     """
 
     session: Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -167,6 +168,7 @@ class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
     started_us: Instant
     up_us: Count
     busy_us: Count
+    is_down: bool = False
 
 
 class NoteMachines(msgspec.Struct, frozen=True, kw_only=True, tag="note_machines"):
@@ -238,6 +240,8 @@ class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
         up_us: Time that is paid for.
         busy_us: Time in which it computed; at most `up_us`.
         idle_us: The rest.
+        down_us: Time in which it was looked at and did not answer, paid for or not; None where
+            nobody looked.
         utilisation_percent: Busy of paid time, two decimals; None when there is none.
         cost_pico_usd: What it cost.
         busy_pico_usd: The part of busy time.
@@ -257,6 +261,7 @@ class MachineSummary(msgspec.Struct, frozen=True, kw_only=True):
     up_us: int
     busy_us: int
     idle_us: int
+    down_us: int | None
     utilisation_percent: str | None
     cost_pico_usd: int
     busy_pico_usd: int

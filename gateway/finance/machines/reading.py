@@ -1,14 +1,15 @@
 """What the database knows of machines in a month: stretches of time, and who used them.
 
 Of a closed month only what was booked when it closed is read, so that its figures stay. Events are
-read for servers alone, which do not meter themselves: a server is busy while a request that it was
-sent is under way. Only events of the month count, so that a month does not depend on the next.
+read for servers alone: one is busy while a request that it was sent is under way, and, where it is
+watched, when its metrics say so. Only events of the month count, so that a month does not depend on
+the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from gateway.finance.machines.hours import (
     hours_of,
     merged,
     overlap_us,
+    without,
 )
 from gateway.finance.machines.messages import ENGINE, Hours
 from gateway.finance.machines.recording import (
@@ -123,7 +125,7 @@ def _stretches(
         served = term.terms.deployments  # a deployment may be moved to another machine
         if served not in under_way:
             under_way[served] = _intervals(connection, set(served), month)
-        yield from _of_server(term, pieces, under_way[served])
+        yield from _of_server(term, pieces, under_way[served], sessions.get(term.machine, []))
 
 
 def _of_engine(
@@ -138,13 +140,49 @@ def _of_engine(
 
 
 def _of_server(
-    term: Term, pieces: Iterable[Interval], under_way: Sequence[Interval]
+    term: Term,
+    pieces: Iterable[Interval],
+    under_way: Sequence[Interval],
+    sessions: Sequence[Session],
 ) -> Iterator[Stretch]:
-    busy = merged(under_way)
-    up = merged(under_way, gap_us=AWAY_US)
+    """A server is busy while a request of ours is under way, and when it said so itself.
+
+    It is up when it was found so, while a request is under way, and where nobody looked for up to
+    an hour between two of them. Several gateways may have looked at the same time.
+    """
+    own = merged(under_way)
+    found_up = [session for session in sessions if not session.is_down]
+    seen = merged([*own, *(session.interval for session in found_up)])
+    found_down = merged(session.interval for session in sessions if session.is_down)
+    down = without(found_down, seen)
+    up = merged([*seen, *without(merged(under_way, gap_us=AWAY_US), down)])
     for start_us, end_us in pieces:
         up_us = _paid_us(term, up, start_us, end_us)
-        yield _stretch(term, start_us, end_us, up_us, overlap_us(busy, start_us, end_us))
+        own_us = overlap_us(own, start_us, end_us)
+        stretch = _stretch(
+            term, start_us, end_us, up_us, max(own_us, _metered_us(found_up, start_us, end_us))
+        )
+        yield replace(
+            stretch,
+            own_us=min(own_us, stretch.up_us),
+            down_us=overlap_us(down, start_us, end_us) if sessions else None,
+        )
+
+
+def _metered_us(sessions: Sequence[Session], start_us: int, end_us: int) -> int:
+    """Busy time by a server's own metrics; the mean of several that looked at the same time."""
+    inside = [
+        (max(start_us, began), min(end_us, ended), session)
+        for session in sessions
+        for began, ended in (session.interval,)
+        if began < end_us and ended > start_us
+    ]
+    looked_us = sum(ended - began for began, ended, _ in inside)
+    if not looked_us:
+        return 0
+    busy_us = sum(session.busy_us(start_us, end_us) for _, _, session in inside)
+    covered = merged((began, ended) for began, ended, _ in inside)
+    return busy_us * sum(ended - began for began, ended in covered) // looked_us
 
 
 def _paid_us(term: Term, up: Sequence[Interval], start_us: int, end_us: int) -> int:
@@ -179,12 +217,13 @@ def _sessions(
     # A session that began long before is known whole: its first reading of the month stands upon
     # the last one before.
     chosen = sa.select(table).where(table.c.session.in_(near))
-    readings: dict[tuple[str, bytes, int], list[tuple[int, int]]] = {}
+    readings: dict[tuple[str, bytes, int, bool], list[tuple[int, int]]] = {}
     for row in connection.execute(chosen).mappings():
         key = (
             cast("str", row["machine"]),
             cast("bytes", row["session"]),
             cast("int", row["started_us"]),
+            bool(cast("int", row["is_down"])),
         )
         for which in ("first", "last"):
             reading = (
@@ -193,8 +232,9 @@ def _sessions(
             )
             readings.setdefault(key, []).append(reading)
     found: dict[str, list[Session]] = {}
-    for (machine, _, started_us), listed in sorted(readings.items()):
-        found.setdefault(machine, []).append(Session.of(started_us, listed))
+    for (machine, _, started_us, is_down), listed in sorted(readings.items()):
+        session = Session.of(started_us, listed, is_down=is_down)
+        found.setdefault(machine, []).append(session)
     return found
 
 

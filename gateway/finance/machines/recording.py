@@ -160,6 +160,7 @@ def _keep(connection: sa.Connection, sample: EngineSample) -> None:
             "machine": sample.machine,
             "deployment": sample.deployment,
             "started_us": sample.started_us,
+            "is_down": sample.is_down,
             **_named(_FIRST, reading),
             **_named(_LAST, reading),
         }

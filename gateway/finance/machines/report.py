@@ -16,6 +16,7 @@ from gateway.finance.errors import Refused
 from gateway.finance.machines.allocation import (
     Part,
     Shared,
+    Stretch,
     Used,
     User,
     allocate,
@@ -38,7 +39,6 @@ from gateway.finance.machines.messages import (
     UnitCost,
 )
 from gateway.finance.machines.reading import MonthOfMachines, read_month
-from gateway.finance.machines.recording import Term
 from gateway.finance.messages import (
     UNATTRIBUTED,
     AdjustmentKind,
@@ -86,7 +86,7 @@ def machines_report(
         now_us,
         shares=shares,
         cost_pico_usd=sum(one.cost_pico_usd for one in shared),
-        machines=tuple(_summaries(month.terms, shared)),
+        machines=tuple(_summaries(month, shared)),
         units=tuple(pool.unit_cost() for pool in pools.values()),
         break_even=tuple(_cards(pools.values(), query.hosted)),
         days=tuple(_cut(shared, lambda at_us: at_us - at_us % _DAY_US)),
@@ -398,11 +398,12 @@ def _as_rest(row: MachineShare, rest: Mapping[RateKind, int], cost_pico_usd: int
     )
 
 
-def _summaries(terms: Sequence[Term], shared: Iterable[Shared]) -> Iterator[MachineSummary]:
+def _summaries(month: MonthOfMachines, shared: Iterable[Shared]) -> Iterator[MachineSummary]:
     by_machine: dict[str, list[Shared]] = {}
     for one in shared:
         by_machine.setdefault(one.stretch.machine, []).append(one)
-    last = {term.machine: term for term in terms}
+    last = {term.machine: term for term in month.terms}
+    down = _down_us(month.stretches)
     for name, term in sorted(last.items()):
         listed = by_machine.get(name, [])
         up_us = sum(one.stretch.up_us for one in listed)
@@ -422,6 +423,7 @@ def _summaries(terms: Sequence[Term], shared: Iterable[Shared]) -> Iterator[Mach
             up_us=up_us,
             busy_us=busy_us,
             idle_us=up_us - busy_us,
+            down_us=down.get(name),
             utilisation_percent=percent_text(busy_us, up_us),
             cost_pico_usd=cost,
             busy_pico_usd=busy,
@@ -430,6 +432,15 @@ def _summaries(terms: Sequence[Term], shared: Iterable[Shared]) -> Iterator[Mach
             idle=term.terms.idle,
             slices=term.terms.slices,
         )
+
+
+def _down_us(stretches: Iterable[Stretch]) -> Mapping[str, int]:
+    """By machine that anybody looked at; also of time that is not paid for."""
+    found: dict[str, int] = {}
+    for one in stretches:
+        if one.down_us is not None:
+            found[one.machine] = found.get(one.machine, 0) + one.down_us
+    return found
 
 
 def _on_day(shared: Iterable[Shared], day: str | None) -> list[Shared]:

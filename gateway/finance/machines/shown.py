@@ -69,6 +69,11 @@ def _document(value: object) -> object:
     return made
 
 
+def down_text(machine: MachineSummary) -> str:
+    """How long a server that is watched did not answer; empty where nobody looked."""
+    return "" if machine.down_us is None else f"down {hours_text(machine.down_us)}"
+
+
 def usd_text(exact: str) -> str:
     """An exact decimal or fraction in USD as a decimal, rounded to the picodollar."""
     return format_usd(round(Fraction(exact) * PICO_PER_USD))
@@ -166,6 +171,7 @@ def as_table(report: MachinesReport) -> str:
             ],
         )
         lines += [f"{one.machine}: {rate_text(one)}" for one in report.machines if one.parts]
+        lines += [f"{one.machine}: {down_text(one)}" for one in report.machines if one.down_us]
         lines.append("")
     lines += _table(
         ("pool", "who", "used", "share", f"{report.rate.value} USD", "booked USD"),
