@@ -134,7 +134,9 @@ LARGE = {
 @pytest.mark.slow
 async def test_a_huge_answer_does_not_hold_up_others(tmp_path, script):
     async with in_front_of(tmp_path, script) as gateway:
-        gateway.set_limits(attempts_max=1)
+        # On a busy machine reading it takes longer than the default silence before a heartbeat,
+        # after which the error would come in the stream.
+        gateway.set_limits(attempts_max=1, heartbeat_s=600.0, first_token_s=600.0)
         gaps: list[float] = []
 
         async def beat():
