@@ -73,3 +73,22 @@ def test_a_soak_result_names_commit_seed_machine_and_outcomes(
     assert result["commit"]
     assert result["machine"]["cores"]
     assert [case["outcome"] for case in result["tests"]] == ["passed", "failure"]
+
+
+@pytest.mark.parametrize(
+    ("tiers", "profiles"),
+    [
+        (["unit", "slow"], ["dev", "dev"]),
+        (["unit", "slow", "ci"], ["ci", "ci", "ci"]),
+        (["soak"], ["soak"]),
+    ],
+)
+def test_ci_tries_more_examples_than_a_persons_run(tiers: list[str], profiles: list[str]) -> None:
+    assert [run_tests.profile_of(name, tiers) for name in tiers] == profiles
+
+
+def test_ci_runs_every_part_that_ends_within_minutes() -> None:
+    makefile = (run_tests.REPOSITORY / "Makefile").read_text()
+    assert "tools/run_tests.py unit slow ci $(ARGS)" in makefile
+    assert "make test-all ARGS=--coverage" in (run_tests.REPOSITORY / ".ci/run").read_text()
+    assert set(run_tests.TIERS) == {"unit", "slow", "ci", "soak"}
