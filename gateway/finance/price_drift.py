@@ -1,14 +1,15 @@
 """Prices that bills imply, where they are not ours: exact fractions, by model and meter of a month.
 
 Pure. Only where both sides can be told apart: a line of the bill names model and meter, counts its
-units, is of the standard tier and of a day that is final. Days with the same prices of ours are
-taken together, so a price of ours that changed within the month is compared on its own days.
+units, is of the standard tier and of a day that is final. Days with the same prices of ours
+and the same price of the bill are taken together: a price of either side that changed within the
+month is compared on its own days, and a day on which nothing drifted is no part of it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal
@@ -70,12 +71,40 @@ class Drift:
 
 
 @dataclass(slots=True)
-class _Group:
-    """Days of one model and meter on which we charged the same prices."""
+class _Days:
+    """Days of one model and meter on which both sides have a price."""
 
     days: list[str] = field(default_factory=list[str])
     metered: list[Metered] = field(default_factory=list[Metered])
     billed: list[Billed] = field(default_factory=list[Billed])
+
+    def add(self, other: _Days) -> None:
+        """Take other days in."""
+        self.days += other.days
+        self.metered += other.metered
+        self.billed += other.billed
+
+    @property
+    def ours(self) -> Fraction:
+        """What we charged, the mean by units."""
+        priced = [part for row in self.metered for part in row.rates]
+        units = sum(count for _, count in priced)
+        return sum((rate * count for rate, count in priced), Fraction(0)) / units
+
+    @property
+    def units(self) -> int:
+        """Units on the bill."""
+        return sum(line.units or 0 for line in self.billed)
+
+    @property
+    def amount_pico_usd(self) -> int:
+        """Billed, without what the currency makes."""
+        return sum(line.amount_pico_usd - line.fx_pico_usd for line in self.billed)
+
+    @property
+    def price(self) -> Fraction:
+        """What the bill implies."""
+        return Fraction(self.amount_pico_usd, self.units)
 
 
 def drifts(
@@ -94,7 +123,7 @@ def drifts(
     models: defaultdict[str, set[str]] = defaultdict(set)
     for row in sides.metered:
         models[row.account].add(row.model)
-    groups: defaultdict[_Key, _Group] = defaultdict(_Group)
+    groups: defaultdict[_Key, list[_Days]] = defaultdict(list)
     for (account, day), one in sorted(by_day(sides).items()):
         if not day or day >= final:
             continue
@@ -103,11 +132,13 @@ def drifts(
         for (model, meter), cell in cells_of_day(one.metered, (), usage, (), name).items():
             rates = _rates(cell)
             if meter in PRICE_KEYS and rates and _tells_a_price(cell):
-                group = groups[account, model, meter, tuple(sorted(rates))]
-                group.days.append(day)
-                group.metered += cell.metered
-                group.billed += cell.billed
-    found = [_drift(key, group) for key, group in groups.items()]
+                one_day = _Days(days=[day], metered=cell.metered, billed=cell.billed)
+                groups[account, model, meter, tuple(sorted(rates))].append(one_day)
+    found = [
+        _drift(key, together)
+        for key, days in groups.items()
+        for together in _of_one_price(days, tolerances)
+    ]
     return sorted(
         (one for one in found if _is_drift(one, tolerances)),
         key=lambda one: (one.account, one.model, one.meter, one.days),
@@ -126,7 +157,7 @@ def price_of(meter: str, rate: Fraction) -> Decimal:
 
 def is_same_price(one: Fraction, other: Fraction, ratio: str) -> bool:
     """Whether two rates differ by no more than a share of the first."""
-    return abs(other - one) <= Fraction(ratio) * one
+    return abs(other - one) <= Fraction(ratio) * abs(one)
 
 
 def _rates(cell: Cell) -> set[Fraction]:
@@ -142,30 +173,44 @@ def _tells_a_price(cell: Cell) -> bool:
     )
 
 
-def _drift(key: _Key, group: _Group) -> Drift:
+def _of_one_price(days: Sequence[_Days], tolerances: Tolerances) -> list[_Days]:
+    """Days whose price is not ours, those with one price of the bill after each other together."""
+    found: list[_Days] = []
+    for day in days:
+        if is_same_price(day.ours, day.price, tolerances.price_ratio):
+            continue
+        if found and _is_one_price(found[-1], day, tolerances):
+            found[-1].add(day)
+        else:
+            found.append(_Days(days=[*day.days], metered=[*day.metered], billed=[*day.billed]))
+    return found
+
+
+def _is_one_price(before: _Days, day: _Days, tolerances: Tolerances) -> bool:
+    """Whether two prices are the same, but for what bills round their amounts to."""
+    apart = (
+        abs(day.amount_pico_usd - before.price * day.units),
+        abs(before.amount_pico_usd - day.price * before.units),
+    )
+    is_same = is_same_price(before.price, day.price, tolerances.price_ratio)
+    return is_same or min(apart) <= tolerances.amount_pico_usd
+
+
+def _drift(key: _Key, days: _Days) -> Drift:
     account, model, meter, rates = key
-    priced = [part for row in group.metered for part in row.rates]
-    units = sum(count for _, count in priced)
-    billed_units = sum(line.units or 0 for line in group.billed)
-    billed = sum(_without_currency(group.billed))
     return Drift(
         account=account,
         model=model,
         meter=meter,
-        ours=sum((rate * count for rate, count in priced), Fraction(0)) / units,
-        billed=Fraction(billed, billed_units),
+        ours=days.ours,
+        billed=days.price,
         is_mixed=len(rates) > 1,
-        days=tuple(group.days),
-        metered_units=units,
-        billed_units=billed_units,
-        billed_pico_usd=billed,
-        lines=tuple(group.billed),
+        days=tuple(days.days),
+        metered_units=sum(count for row in days.metered for _, count in row.rates),
+        billed_units=days.units,
+        billed_pico_usd=days.amount_pico_usd,
+        lines=tuple(days.billed),
     )
-
-
-def _without_currency(lines: Sequence[Billed]) -> Iterator[int]:
-    for line in lines:
-        yield line.amount_pico_usd - line.fx_pico_usd
 
 
 def _is_drift(one: Drift, tolerances: Tolerances) -> bool:

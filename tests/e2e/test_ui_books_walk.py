@@ -287,6 +287,7 @@ def reconciles(walk: Walk, page: Page) -> None:
     ]
     walk.look(page, "run")
     page.get_by_role("link", name="Another price").click()
+    page.wait_for_url("**kind=price_drift**")
     [row] = cells(page, "differences")
     page.get_by_role("link", name=re.compile("^Rows of difference")).click()
     assert "the price differs" in page.locator(".headline").inner_text()

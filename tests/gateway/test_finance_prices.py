@@ -109,10 +109,34 @@ CASES = {
     "days with the same price are taken together": (
         of_days(
             [ours(), ours(day=OTHER_DAY)],
+            [billed(amount=3 * USD), billed(amount=3 * USD, day=OTHER_DAY)],
+            (DAY, OTHER_DAY),
+        ),
+        [("input", OURS, Fraction(3 * MILLION), (DAY, OTHER_DAY))],
+    ),
+    "a price of the bill that changed is told on its own days": (
+        of_days(
+            [ours(), ours(day=OTHER_DAY)],
+            [billed(), billed(amount=3 * USD, day=OTHER_DAY)],
+            (DAY, OTHER_DAY),
+        ),
+        [("input", OURS, Fraction(3 * MILLION), (OTHER_DAY,))],
+    ),
+    "a price of the bill that changed twice is two": (
+        of_days(
+            [ours(), ours(day=OTHER_DAY)],
             [billed(amount=3 * USD), billed(amount=5 * USD, day=OTHER_DAY)],
             (DAY, OTHER_DAY),
         ),
-        [("input", OURS, Fraction(4 * MILLION), (DAY, OTHER_DAY))],
+        [*THREE, ("input", OURS, Fraction(5 * MILLION), (OTHER_DAY,))],
+    ),
+    "what a bill rounds to cents is one price": (
+        of_days(
+            [ours(), ours(day=OTHER_DAY)],
+            [billed(amount=3 * USD), billed(amount=3 * USD + 10**10, day=OTHER_DAY)],
+            (DAY, OTHER_DAY),
+        ),
+        [("input", OURS, Fraction(6 * USD + 10**10, 2 * MILLION), (DAY, OTHER_DAY))],
     ),
     "two prices of ours on one day are told as their mean": (
         of_days(
