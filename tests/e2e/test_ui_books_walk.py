@@ -287,7 +287,8 @@ def reconciles(walk: Walk, page: Page) -> None:
     ]
     walk.look(page, "run")
     page.get_by_role("link", name="Another price").click()
-    page.wait_for_url("**kind=price_drift**")
+    # The view is replaced in place.
+    page.locator("#differences caption").filter(has_text="Differences: Another price").wait_for()
     [row] = cells(page, "differences")
     page.get_by_role("link", name=re.compile("^Rows of difference")).click()
     assert "the price differs" in page.locator(".headline").inner_text()
