@@ -15,7 +15,7 @@ from tests.gateway.pages_harness import ADMIN_KEY, running_pages
 from tests.gateway.test_pages_budgets_keys import PASSWORD, person
 from tests.gateway.test_pages_finance import SAME, logged_in
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 OTHER = "quite other words of one's own"
 NO_ACTS = {"/ui/login", "/ui/logout"}
 """What opens and ends sessions may happen twice."""
