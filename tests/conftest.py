@@ -104,9 +104,8 @@ def pytest_terminal_summary(
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file of which the selection needs no test, unless the file is named."""
-    is_named = any(str(collection_path) in argument for argument in config.invocation_params.args)
-    needless = not is_named and tiers.is_needless(collection_path, config.getoption("markexpr"))
+    """Import no file of which the selection needs no test."""
+    needless = tiers.is_needless(collection_path, config.getoption("markexpr"))
     return True if needless else None
 
 
