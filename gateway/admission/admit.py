@@ -127,6 +127,9 @@ class Admission:
         if decision is None:
             decision = self._decide_apart(principal, parsed, controls, route, wall_us=wall_us)
         candidates = decision.candidates
+        egress = self.permits.issue(principal.team, controls.tags, route.tags, wall_us)
+        if self.permits.is_narrowed:
+            candidates = _still_permitted(candidates, egress)
         if health.has_pauses:
             candidates = self._paused_last(candidates)
         return Admitted(
@@ -136,7 +139,7 @@ class Admission:
             tags_text=route.tags_text,
             project=project,
             allowed=route.allowed,
-            egress=self.permits.issue(principal.team, controls.tags, route.tags, wall_us),
+            egress=egress,
         )
 
     def _find_route(
@@ -315,6 +318,21 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     allowed: frozenset[str]
     egress: EgressPermit
+
+
+def _still_permitted(candidates: Sequence[Candidate], egress: EgressPermit) -> Sequence[Candidate]:
+    """The candidates that the configuration of now permits too, where this one was replaced.
+
+    Raises:
+        PrivacyDenied: None of them.
+    """
+    found = [one for one in candidates if one.deployment in egress.origins]
+    if candidates and not found:
+        raise errors.PrivacyDenied(
+            "the configuration has changed, and no deployment of before may serve this any more;"
+            " connect again"
+        )
+    return found
 
 
 def refusal_error(refusal: Refusal) -> errors.GatewayError:

@@ -6,13 +6,13 @@ import json
 
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.ledger.audit import verify_audit
 from gateway.ledger.errors import LedgerError
 from gateway.ledger.reading import read_ledger
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import load
 
 app = typer.Typer(help="Check the audit log.", rich_markup_mode=None)
 
@@ -25,7 +25,7 @@ def audit() -> None:
 @app.command("verify", short_help="Follow the chain of hashes from the first line.")
 def verify(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Follow the chain of hashes; exit 1 when a line was changed, left out or put in."""
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     try:
         found = read_ledger(loaded.database_url, verify_audit)
     except LedgerError as error:

@@ -27,13 +27,14 @@ from gateway.cli.budget_changes import (
     offline_ledger,
     parse_order,
 )
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.keys import known_keys
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.ledger.errors import LedgerError
 from gateway.settings.budget_orders import BudgetOrder
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from gateway.settings.validation import hint
 
 app = typer.Typer(help="See budgets and set them.", rich_markup_mode=None)
@@ -44,7 +45,7 @@ _REMEDY = "`fareway budgets list` shows the budgets"
 @app.command("list", short_help="List every budget and where it stands.")
 def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List every budget in force: limit, spent, reserved, exposed, and when it starts again."""
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     reports = anyio.run(budget_reports, loaded)
     if as_json:
         document = {"budgets": [budget_document(report) for report in reports]}
@@ -93,7 +94,7 @@ def set_one(
     Whoever the budget caps is named with the first call; later calls may name only what changes.
     When this returns, every worker goes by it.
     """
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     scope = _scope(organisation=organisation, team=team, project=project, key=key, tag=cost_tag)
     given = {
         "scope": scope,
@@ -121,7 +122,7 @@ def list_expired(config: ConfigOption = None, as_json: JsonOption = False) -> No
     It is free once their journal is loaded or the window ends. Where a journal is gone for good,
     `fareway budgets write-off` lets go of it.
     """
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     found = anyio.run(_expired, loaded)
     documents = [expired_document(one) for one in found]
     if as_json:
@@ -142,7 +143,7 @@ def write_off(
     Only for a machine that is gone: what its workers did spend of it is unknown, and counts only if
     their journal is loaded after all. Each amount is shown, and noted in the audit log.
     """
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     order = LeaseWriteOff(directory=worker, actor=ACTOR)
     for one in anyio.run(_write_off, loaded, order):
         typer.echo(f"written off: {_expired_line(expired_document(one))}")

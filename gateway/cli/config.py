@@ -9,18 +9,19 @@ from datetime import UTC, datetime
 
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.settings.environment import process_environ
 from gateway.settings.errors import ConfigError, Problem
 from gateway.settings.extras import missing_extras
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from gateway.settings.unbuilt import unbuilt
 
 app = typer.Typer(help="Check, show and describe the configuration.", rich_markup_mode=None)
 
 
 def _load(config: ConfigOption) -> LoadedConfig:
-    return load(config, environ=process_environ(), today=datetime.now(UTC).date())
+    return load_guarded(config, environ=process_environ(), today=datetime.now(UTC).date())
 
 
 @app.command("check")

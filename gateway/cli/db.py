@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.ledger import migrate
@@ -15,7 +16,7 @@ from gateway.ledger.versions import versions
 from gateway.process import admin_socket
 from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 
 app = typer.Typer(help="Change the schema of the ledger's database.", rich_markup_mode=None)
 
@@ -76,7 +77,7 @@ def downgrade(
 
 
 def _load(config: ConfigOption) -> LoadedConfig:
-    return load(config, environ=process_environ())
+    return load_guarded(config, environ=process_environ())
 
 
 def _url(loaded: LoadedConfig) -> str:

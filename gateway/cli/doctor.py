@@ -25,6 +25,7 @@ import typer
 
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
+from gateway.cli.configured import load_guarded
 from gateway.cli.fitting import (
     BYTES_PER_WEIGHT,
     OVERHEAD_BYTES,
@@ -40,7 +41,7 @@ from gateway.process.preflight import require_collector, require_provider_keys
 from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
 from gateway.settings.errors import ConfigError, SettingsError
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider
 from gateway.settings.unbuilt import unbuilt
 
@@ -142,7 +143,7 @@ def examine(config: Path | None, *, clock: Clock) -> Iterator[Check]:
     yield check_versions()
     loaded: LoadedConfig | None = None
     try:
-        loaded = load(config, environ=process_environ(), today=datetime.now(UTC).date())
+        loaded = load_guarded(config, environ=process_environ(), today=datetime.now(UTC).date())
     except ConfigError as error:
         yield Check(name="configuration", verdict=Verdict.BROKEN, detail=str(error))
     else:

@@ -30,6 +30,10 @@ def main() -> None:
             from gateway.process.fork import head_start  # no other command needs it
 
             started = head_start()
+        # Behind the head start: the copy of this process has a guard of its own.
+        from gateway.egress.installed import begin
+
+        begin(may_spawn=True)
         from gateway.cli.main import main as run  # most of the time until a command runs
 
         run(head_start=started)

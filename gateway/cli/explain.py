@@ -22,6 +22,7 @@ from gateway.app import build_admission
 from gateway.auth.directory import KeyRecord, Principal
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import system_clock
@@ -41,7 +42,7 @@ from gateway.routing.explanation import explain as explain_decision
 from gateway.settings.database import connection_url
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import ServerProvider
 from gateway.settings.unbuilt import BUILT_KINDS
 
@@ -118,7 +119,7 @@ def explain(
         raise typer.BadParameter("say what is asked for: --model or --body")
     if body is not None and prompt != DEFAULT_PROMPT:
         raise typer.BadParameter("give --prompt or --body, not both")
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     controls = {"tags": tags, "project": project, "max-usd": max_usd}
     asked = _Asked(
         team=team,

@@ -20,6 +20,7 @@ from gateway.budgets.messages import BudgetChange, BudgetDeclaration
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
 from gateway.cli.budget_changes import budget_reports, change_budget, parse_order
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import from_microseconds, system_clock
@@ -37,7 +38,7 @@ from gateway.routing.scope import KeyScope, matches_glob
 from gateway.settings.database import connection_url
 from gateway.settings.declared_keys import fixed_key_records
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from gateway.settings.scalars import Name
 from gateway.settings.secrets import Label, load_master_keys
 from gateway.settings.validation import hint
@@ -489,4 +490,4 @@ def _cell(column: str, value: object) -> str:
 
 
 def _load(config: ConfigOption) -> LoadedConfig:
-    return load(config, environ=process_environ())
+    return load_guarded(config, environ=process_environ())

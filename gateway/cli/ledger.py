@@ -13,6 +13,7 @@ import typer
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
 from gateway.cli.budget_changes import ACTOR, offline_ledger
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.ledger.errors import LedgerError
@@ -21,7 +22,7 @@ from gateway.ledger.rebuild import RebuiltDay
 from gateway.ledger.verify import Verification, verify
 from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from pricing.money import format_usd
 
 REBUILD_TIMEOUT_S = 600.0
@@ -47,7 +48,7 @@ def verify_ledger(
     ] = False,
 ) -> None:
     """Recompute costs and roll-ups, check the spools; exit 1 when something does not hold."""
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     try:
         rebuilt: Sequence[RebuiltDay] = anyio.run(_rebuild, loaded) if rebuild else ()
         found = read_ledger(

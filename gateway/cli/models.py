@@ -12,13 +12,15 @@ from typing import Annotated
 
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
+from gateway.egress.destinations import environment_proxies, of_source
+from gateway.egress.lists import also
 from gateway.fleet import Fleet, build_fleet
 from gateway.process.serve import model_store
 from gateway.settings.document import Settings
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import load
 from gateway.settings.providers import LocalModelSettings, LocalProvider
 from local_engine.model_store import ModelStore, ModelStoreError, StoredModel
 from pricing.money import PICO_PER_USD, Rate
@@ -93,7 +95,7 @@ class ListedFile:
 @app.command("list", short_help="List models, prices and stored model files.")
 def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List logical models with deployments and prices, and the model files on this machine."""
-    settings = load(config, environ=process_environ()).settings
+    settings = load_guarded(config, environ=process_environ()).settings
     models = list(listed_models(settings, at=datetime.now(UTC)))
     files = list(listed_files(settings, model_store()))
     if as_json:
@@ -112,13 +114,17 @@ def pull(
     config: ConfigOption = None,
 ) -> None:
     """Fetch a model file, check it and keep it; one that is already there is not fetched again."""
-    source, sha256 = model, None
+    source, sha256, settings = model, None, None
     if not model.startswith(SOURCE_PREFIXES):
-        settings = load(config, environ=process_environ()).settings
+        settings = load_guarded(config, environ=process_environ()).settings
         wanted = _configured(settings, model)
         source, sha256 = wanted.source, wanted.sha256
+    else:
+        environ = process_environ()
+        for place in (*of_source(source, "", environ), *environment_proxies(environ)):
+            also(place.host, place.port)
     try:
-        stored = _pull(model_store(), source)
+        stored = _pull(model_store(settings), source)
     except ModelStoreError as error:
         raise CliFault(str(error)) from error
     except KeyboardInterrupt as error:

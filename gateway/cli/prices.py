@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.cli.spend_close import month_of_option
@@ -19,7 +20,6 @@ from gateway.finance.price_messages import (
     how_to_set,
 )
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import load
 from pricing.money import format_usd
 
 app = typer.Typer(
@@ -47,7 +47,7 @@ def proposals(
 ) -> None:
     """List them, newest first, with our price, that of the bill, and what it rests on."""
     query = ListPriceProposals(state=state, month=None if month is None else month_of_option(month))
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     found = ask(loaded, query, tuple[PriceProposal, ...])
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
@@ -99,7 +99,7 @@ def _decide(
     decision = DecidePrice(
         actor=actor(), proposal_id=proposal_id, is_accepted=is_accepted, reason=reason.strip()
     )
-    done = ask(load(config, environ=process_environ()), decision, PriceProposal)
+    done = ask(load_guarded(config, environ=process_environ()), decision, PriceProposal)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(done)).decode())
         return

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -30,6 +31,7 @@ from gateway.cli.fitting import larger_model_advice
 from gateway.cli.keys import NewKeyOrder, create_key, stored_keys
 from gateway.cli.options import ConfigOption
 from gateway.clock import system_clock
+from gateway.egress.lists import also
 from gateway.ledger.recent import RecentRequest
 from gateway.policy_proof import PolicyUnproved
 from gateway.process import engines
@@ -179,6 +181,8 @@ async def _cancel_when_stopping(supervisor: Supervisor, asking: anyio.CancelScop
 async def _demonstrate(run: _Run, prompt: str) -> None:
     show, supervisor = run.show, run.prepared.supervisor
     show.line(f"Fareway listens on {supervisor.url}")
+    address = urlsplit(supervisor.url)
+    also(address.hostname or "", address.port or 80)  # this command asks its own gateway
     model = _model_to_ask(run.loaded)
     await _wait_for_engine(run, model)
     key = await _key(run.loaded)

@@ -18,6 +18,7 @@ from gateway.cli import (
     spend_story,
 )
 from gateway.cli.admin import CaughtUp, catch_up_state
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.cli.spend_export import export
@@ -36,7 +37,7 @@ from gateway.ledger.store import load_cursors
 from gateway.ledger.views import GroupBy, SpendQuery, SpendReport, is_dimension
 from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 
 app = typer.Typer(help="Report what was spent.", rich_markup_mode=None)
 
@@ -185,7 +186,7 @@ def report(
         cost_tags=cost_tag or (),
         with_adjustments=with_adjustments,
     )
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     try:
         now_us = system_clock().wall_us()
         query = spend_query(

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
@@ -26,7 +27,7 @@ from gateway.finance.close_messages import (
 from gateway.finance.messages import MONTH_PATTERN
 from gateway.finance.orders import close_delays
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from pricing.money import format_usd
 
 _MONTH = re.compile(MONTH_PATTERN)
@@ -73,7 +74,7 @@ def close(
         raise typer.BadParameter(
             "take one of --soft, --hard, --status, --verify, --propose, --confirm and --withdraw"
         )
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     if verify:
         _verify(loaded, as_json=as_json)
         return

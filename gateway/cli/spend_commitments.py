@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.cli.spend_reconcile import check_provider, rates_of
@@ -18,7 +19,6 @@ from gateway.finance.commitment_messages import (
     WithdrawCommitment,
 )
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import load
 from pricing.commitments import CommitmentKind
 from pricing.money import format_usd
 
@@ -36,7 +36,7 @@ def list_commitments(
     """Show where each stands at the end of yesterday (UTC)."""
     if context.invoked_subcommand is not None:
         return
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     found = ask(loaded, ListCommitments(), tuple[CommitmentStanding, ...])
     if as_json:
         _json(found)
@@ -73,7 +73,7 @@ def record(
     as_json: JsonOption = False,
 ) -> None:
     """Record a commitment; the same one twice changes nothing."""
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     check_provider(loaded, provider)
     rates, rates_name = rates_of(loaded)
     values = {
@@ -116,7 +116,7 @@ def withdraw(
     as_json: JsonOption = False,
 ) -> None:
     """Withdraw a commitment from the first open month on; what was drawn before stays."""
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     try:
         values = {"type": "withdraw_commitment", "actor": actor(), "name": name, "reason": reason}
         order = msgspec.convert(values, WithdrawCommitment)

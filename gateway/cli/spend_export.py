@@ -12,6 +12,7 @@ import sqlalchemy as sa
 import typer
 
 from gateway.cli.admin import catch_up
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import system_clock
@@ -38,7 +39,7 @@ from gateway.ledger.errors import LedgerError
 from gateway.ledger.reading import read_ledger
 from gateway.settings.database import connection_url
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from gateway.settings.secrets import Label, load_master_keys
 
 _STANDARD_OUTPUT = "-"
@@ -111,7 +112,7 @@ def export(
         raise typer.BadParameter(str(error)) from error
     if out == _STANDARD_OUTPUT and (form is not FileFormat.CSV or as_json):
         raise typer.BadParameter("Parquet and --json need a folder: --out DIR")
-    manifest = _write(load(config, environ=process_environ()), order, form, out)
+    manifest = _write(load_guarded(config, environ=process_environ()), order, form, out)
     if manifest is not None:
         _tell(manifest, out, as_json=as_json)
 

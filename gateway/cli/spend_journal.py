@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
@@ -20,7 +21,6 @@ from gateway.finance.journal_messages import IssueJournal, JournalDocument, Show
 from gateway.finance.journal_orders import journal_posting
 from gateway.finance.spend_question import Reporting
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import load
 from pricing.money import format_usd
 
 
@@ -53,7 +53,7 @@ def journal(
     if draft and revise:
         raise typer.BadParameter("take one of --draft and --revise")
     wanted = month_of_option(month)
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     reporting = Reporting.of(loaded.settings, base_dir=loaded.base_dir)
     try:
         posting = journal_posting(reporting, wanted)

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import system_clock
@@ -21,7 +22,6 @@ from gateway.finance.messages import Proposal
 from gateway.fleet import build_fleet
 from gateway.ledger.report_formats import ReportFormat
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import load
 from pricing.money import format_usd
 
 
@@ -65,7 +65,7 @@ def machines(
     as_json: JsonOption = False,
 ) -> None:
     """Show what machines of our own cost in a month, how busy they were, and who bears it."""
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     try:
         query = question(
             month=month,

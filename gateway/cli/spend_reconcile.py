@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
@@ -39,7 +40,7 @@ from gateway.finance.orders import reconcile_order
 from gateway.finance.shown import coverage_lines, coverage_text
 from gateway.finance.spend_question import Reporting
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from pricing.money import format_usd, parse_usd
 
 app = typer.Typer(
@@ -83,7 +84,7 @@ def import_file(
     """
     if replace and add:
         raise typer.BadParameter("take one of --replace and --add")
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     check_provider(loaded, account)
     overlap = Overlap.REPLACE if replace else Overlap.ADD if add else Overlap.REFUSE
     rates, rates_name = rates_of(loaded)
@@ -375,7 +376,7 @@ def _content(path: Path) -> bytes:
 
 
 def _loaded(config: Path | None) -> LoadedConfig:
-    return load(config, environ=process_environ())
+    return load_guarded(config, environ=process_environ())
 
 
 def _json(found: object) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway, catch_up_state
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.finance_calls import actor, ask
 from gateway.cli.options import ConfigOption, JsonOption
@@ -22,7 +23,7 @@ from gateway.finance.statement_json import statement_json
 from gateway.finance.statement_messages import MachinePart, ShowStatement, TeamStatement, days_of
 from gateway.notices.messages import SendStatement, SentNotice
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 from pricing.money import format_usd
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ def statement(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a team is charged, late usage and adjustments included, or send it."""
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     if sent:
         _list_sent(loaded, as_json=as_json)
         return

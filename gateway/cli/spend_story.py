@@ -8,6 +8,7 @@ from typing import Annotated, cast
 import msgspec
 import typer
 
+from gateway.cli.configured import load_guarded
 from gateway.cli.finance_calls import ask
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.cli.spend_close import month_of_option
@@ -15,7 +16,6 @@ from gateway.clock import from_microseconds, system_clock
 from gateway.finance.statement_messages import days_of
 from gateway.finance.story_messages import BridgeReport, FoundAnomaly, ShowAnomalies, ShowBridge
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import load
 from gateway.settings.statements import AnomalySettings
 from pricing.money import PICO_PER_USD, format_usd
 
@@ -46,7 +46,7 @@ def bridge(
     after = month_of_option(month)
     before = against or f"{days_of(after)[0] - timedelta(days=1):%Y-%m}"
     query = ShowBridge(before=month_of_option(before), after=after, team=team)
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     found = ask(loaded, query, BridgeReport)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
@@ -82,7 +82,7 @@ def anomalies(
     as_json: JsonOption = False,
 ) -> None:
     """List days (UTC) that cost much more than such days do, with the team, model and keys."""
-    loaded = load(config, environ=process_environ())
+    loaded = load_guarded(config, environ=process_environ())
     settings = loaded.settings.finance.anomalies
     usd = excess or (AnomalySettings() if settings is None else settings).excess_usd
     last = from_microseconds(system_clock().wall_us()).date() - timedelta(days=1)

@@ -15,13 +15,14 @@ from gateway.access.people import NewPerson, Person, PersonChange, new_code
 from gateway.access.roles import Grant, parse_grant
 from gateway.channel import ChannelError
 from gateway.cli.admin import NoGateway, call_gateway
+from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import from_microseconds, system_clock
 from gateway.ledger.errors import LedgerError
 from gateway.process.messages import ServiceStatus
 from gateway.settings.environment import process_environ
-from gateway.settings.loader import LoadedConfig, load
+from gateway.settings.loader import LoadedConfig
 
 if TYPE_CHECKING:
     from gateway.ledger.people_desk import PeopleDesk
@@ -111,7 +112,7 @@ def reset_password(
 
 
 def _load(config: ConfigOption) -> LoadedConfig:
-    return load(config, environ=process_environ())
+    return load_guarded(config, environ=process_environ())
 
 
 def _grants(config: LoadedConfig, roles: Sequence[str]) -> tuple[Grant, ...]:

@@ -7,16 +7,15 @@ document of somebody else adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
-from importlib import import_module
-from importlib.util import find_spec
 from ipaddress import ip_address
-from typing import Protocol, cast
 from urllib.parse import parse_qsl, urlsplit
 
+from gateway.egress.lists import EgressList
+from gateway.egress.places import PORTS, Place, index_hosts, place_of_url
 from gateway.finance.machines.declared import watched_machines
 from gateway.settings.document import Settings
 from gateway.settings.egress import split_place
@@ -36,18 +35,12 @@ from providers.contract import ENGINE
 _HUB = "https://huggingface.co"
 _HUB_PLACES = ("huggingface.co:443", "*.huggingface.co:443", "*.hf.co:443")
 """The hub and where it keeps large files."""
-_PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379, "postgresql": 5432}
 _MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _VENDOR_URLS = {
     "anthropic": "https://api.anthropic.com",
     "replicate": "https://api.replicate.com",
 }
 """Of kinds that have no row in the catalogue of compatible vendors."""
-
-
-class _Index(Protocol):
-    netloc: str
-    file_storage_domain: str
 
 
 class Role(StrEnum):
@@ -141,6 +134,30 @@ def for_role(listed: tuple[Destination, ...], role: Role) -> tuple[Destination, 
     return tuple(one for one in listed if role in one.roles)
 
 
+def egress_list(
+    settings: Settings,
+    role: Role,
+    *,
+    environ: Mapping[str, str] | None = None,
+    today: date | None = None,
+    more: Iterable[Destination] = (),
+) -> EgressList:
+    """What one kind of process may connect to under a configuration.
+
+    Args:
+        settings: The configuration.
+        role: Which process.
+        environ: As `destinations`.
+        today: As `destinations`.
+        more: What it needs beside.
+    """
+    listed = for_role(destinations(settings, environ=environ, today=today), role)
+    return EgressList(
+        places=tuple(Place(one.host, one.port, one.reach) for one in (*listed, *more)),
+        is_enforced=settings.egress.mode == "enforce",
+    )
+
+
 def provider_url(provider: ProviderSettings) -> str | None:
     """Where a provider's requests go; None for the embedded engine, and where nobody knows."""
     stated = base_url_of(provider)
@@ -164,7 +181,7 @@ def origin(url: str) -> str:
     parts = urlsplit(url)
     host = normal_host(parts.hostname or "")
     shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}:{parts.port or _PORTS[parts.scheme]}"
+    return f"{parts.scheme}://{shown}:{parts.port or PORTS[parts.scheme]}"
 
 
 def deployment_origins(settings: Settings, deployments: Iterable[str]) -> Mapping[str, str]:
@@ -282,7 +299,7 @@ def _of_storage(settings: Settings, environ: Mapping[str, str]) -> Iterator[Dest
         for host in hosts:
             if host.startswith("/"):
                 continue  # a Unix socket, which leads to no network
-            number = int(port) if port.isascii() and port.isdigit() else _PORTS["postgresql"]
+            number = int(port) if port.isascii() and port.isdigit() else PORTS["postgresql"]
             yield _made(host, number, Purpose.DATABASE, "storage.database")
     if storage.redis is not None:
         yield _from_url(storage.redis, Purpose.REDIS, "storage.redis")
@@ -308,7 +325,7 @@ def _of_models(settings: Settings, environ: Mapping[str, str]) -> Iterator[Desti
             yield from of_source(model.source, setting, environ)
             has_download = has_download or not model.source.startswith("file:")
     if has_download:
-        yield from _of_environment_proxies(environ)
+        yield from environment_proxies(environ)
 
 
 def of_source(source: str, setting: str, environ: Mapping[str, str]) -> Iterator[Destination]:
@@ -331,19 +348,11 @@ def of_source(source: str, setting: str, environ: Mapping[str, str]) -> Iterator
         for url in indexes.split():
             yield _from_url(url, Purpose.MODELS, setting)
         if not environ.get("PIP_INDEX_URL"):
-            for host in _index_hosts():
+            for host in index_hosts():
                 yield _made(host, 443, Purpose.MODELS, setting)
 
 
-def _index_hosts() -> Sequence[str]:
-    """Where pip looks and fetches when nobody tells it otherwise; nowhere without pip."""
-    if find_spec("pip") is None:
-        return ()
-    usual = cast("_Index", vars(import_module("pip._internal.models.index"))["PyPI"])
-    return (usual.netloc, usual.file_storage_domain)
-
-
-def _of_environment_proxies(environ: Mapping[str, str]) -> Iterator[Destination]:
+def environment_proxies(environ: Mapping[str, str]) -> Iterator[Destination]:
     """What downloads go through, where the machine's own tools do; nothing else does."""
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "PIP_PROXY"):
         for written in (name, name.lower()):
@@ -352,13 +361,8 @@ def _of_environment_proxies(environ: Mapping[str, str]) -> Iterator[Destination]
 
 
 def _from_url(url: str, purpose: Purpose, setting: str, *, reach: Reach = Reach.ANY) -> Destination:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    try:
-        port = parts.port or _PORTS.get(parts.scheme, 0)
-    except ValueError:
-        port = 0
-    host = parts.hostname or ""
-    return _made(host if port else "", port, purpose, setting, reach=reach)
+    host, port = place_of_url(url) or ("", 0)
+    return _made(host, port, purpose, setting, reach=reach)
 
 
 def _made(

@@ -42,11 +42,14 @@ class Permits:
         origins: Where each deployment is, as `EgressPermit.origins`; one that is missing is reached
             by nobody.
         floors: Tags of each team.
+
+    Attributes:
+        is_narrowed: Whether a newer configuration counts, too.
     """
 
     __slots__ = (
-        "_expiries_us", "_floors", "_known", "_max", "_origins", "_since_us", "_sources",
-        "_until_us",
+        "_expiries_us", "_known", "_max", "_origins", "_readings", "_since_us", "_until_us",
+        "is_narrowed",
     )  # fmt: skip
 
     def __init__(
@@ -56,9 +59,9 @@ class Permits:
         origins: Mapping[str, str],
         floors: Mapping[str, frozenset[str]],
     ) -> None:
-        self._sources: tuple[PolicySource, ...] = (source,)
+        self.is_narrowed = False
+        self._readings = [(source, _with_nobody(floors))]
         self._origins = dict(origins)
-        self._floors = {"": frozenset[str](), **floors}
         self._forget()
 
     def issue(
@@ -82,27 +85,33 @@ class Permits:
             self._known[team, added, closed] = permit
         return permit
 
-    def narrow(self, source: PolicySource, origins: Mapping[str, str]) -> None:
+    def narrow(
+        self,
+        source: PolicySource,
+        *,
+        origins: Mapping[str, str],
+        floors: Mapping[str, frozenset[str]],
+    ) -> None:
         """Permit from now on only what another policy permits too: that of a newer configuration.
 
         Args:
             source: The other policy; a tag or a deployment that it does not know leads nowhere.
+            floors: Its teams' tags; a team that is gone reaches nothing.
             origins: Where its deployments are; one that is elsewhere by now is not reached.
         """
-        self._sources = (*self._sources, source)
+        self.is_narrowed = True
+        self._readings.append((source, _with_nobody(floors)))
         self._origins = {
             name: place for name, place in self._origins.items() if origins.get(name) == place
         }
         self._forget()
 
     def _make(self, team: str, tags: frozenset[str], wall_us: int) -> EgressPermit:
-        floor = self._floors.get(team)
-        if floor is None:
-            return NOWHERE
         at = from_microseconds(wall_us)
         permitted = set(self._origins)
-        for source in self._sources:
-            permitted &= _permitted(source, tags | floor, at)
+        for source, floors in self._readings:
+            floor = floors.get(team)
+            permitted &= set() if floor is None else _permitted(source, tags | floor, at)
         if not permitted:
             return NOWHERE
         places = {name: self._origins[name] for name in sorted(permitted)}
@@ -115,7 +124,7 @@ class Permits:
         self._expiries_us = sorted(
             {
                 to_microseconds(claim.expires_at)
-                for source in self._sources
+                for source, _ in self._readings
                 for deployment in source.deployments
                 for claim in deployment.claims
                 if claim.expires_at is not None
@@ -129,6 +138,11 @@ class Permits:
         bounds = [_FIRST_US, *self._expiries_us, _END_US]
         place = bisect_right(bounds, wall_us)
         self._since_us, self._until_us = bounds[place - 1], bounds[place]
+
+
+def _with_nobody(floors: Mapping[str, frozenset[str]]) -> Mapping[str, frozenset[str]]:
+    """The teams' floors, and that of the administrator, who has no team and no tags."""
+    return {**floors, "": frozenset()}
 
 
 def operator_permit(purpose: str, origins: Mapping[str, str]) -> EgressPermit:

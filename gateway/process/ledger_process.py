@@ -56,6 +56,7 @@ from gateway.budgets.messages import (
 )
 from gateway.channel import Channel, Method, RemoteError, method
 from gateway.clock import Clock, system_clock
+from gateway.egress.lists import EgressList, follow
 from gateway.finance import errors as finance_errors
 from gateway.finance.commitment_alerts import watch
 from gateway.finance.desk import FinanceDesk
@@ -175,6 +176,7 @@ class LedgerProcess:
             "write_off_leases": _answer(LeaseWriteOff, self._write_off_leases),
             "budget_states": _answer(type(None), self._budget_states),
             "budget_reports": _answer(type(None), self._budget_reports),
+            "set_egress": _answer(EgressList, self._set_egress),
             "set_notices": _answer(NoticeDeclarations, self._set_notices),
             "send_statement": _answer(SendStatement, self._send_statement),
             "sent_notices": _answer(type(None), self._sent_notices),
@@ -226,6 +228,7 @@ class LedgerProcess:
         if self._service is not None or self._tasks is None:
             raise RemoteError("invalid_state", "the ledger process is started once")
         set_up_logging("ledger", level=logging.getLogger().level, log_format=start.log_format)
+        follow(start.egress)
         service = LedgerService(
             start.database_url,
             Path(start.spool_dir),
@@ -314,6 +317,9 @@ class LedgerProcess:
             return await desk.answer(request)
         except FinanceError as error:
             raise _refusal(error) from error
+
+    async def _set_egress(self, listed: EgressList) -> None:
+        follow(listed)
 
     async def _set_notices(self, declared: NoticeDeclarations) -> None:
         service = self._started()

@@ -19,7 +19,7 @@ import anyio
 from yarl import URL
 
 from gateway.clock import Clock
-from gateway.egress.destinations import deployment_origins
+from gateway.egress.destinations import deployment_origins, provider_reach
 from gateway.finance.machines.declared import Watched, watched_machines
 from gateway.finance.machines.messages import EngineSample
 from gateway.privacy.permit import operator_permit
@@ -165,7 +165,12 @@ class MachineWatch:
     def _transport(self, config: LoadedConfig, one: Watched) -> Transport:
         known = self._transports.get(one.provider)
         if known is None:
-            options = transport_options(one.settings, environ=self.environ, config=config)
+            options = transport_options(
+                one.settings,
+                environ=self.environ,
+                config=config,
+                reach=provider_reach(config.settings, one.provider),
+            )
             known = Transport([one.base_url], options, method="GET")
             self._transports[one.provider] = known
         return known

@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.auth.directory import KeyRecord
 from gateway.budgets.messages import BudgetRules
+from gateway.egress.lists import EgressList
 
 UNUSABLE_DATABASE = "unusable_database"
 """The code of a refusal that no second start of the ledger process would change."""
@@ -130,6 +131,16 @@ class WindDown(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
 
 
+class Narrow(msgspec.Struct, frozen=True, kw_only=True):
+    """Do from now on only what a newer configuration lets requests do, too.
+
+    Attributes:
+        config: The newer one, which new connections are served with elsewhere.
+    """
+
+    config: ConfigSnapshot
+
+
 class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
     """First call on the ledger process.
 
@@ -142,6 +153,7 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
         check_hour: As `storage.check_hour`.
         redis_url: Of a Redis that helps with budgets, None for none.
         redis_password: Its password, None for none.
+        egress: What it may connect to.
     """
 
     database_url: str
@@ -152,6 +164,7 @@ class LedgerStart(msgspec.Struct, frozen=True, kw_only=True):
     check_hour: int | None = None
     redis_url: str | None = None
     redis_password: str | None = None
+    egress: EgressList = EgressList()
 
 
 class EngineSpeed(msgspec.Struct, frozen=True, kw_only=True):

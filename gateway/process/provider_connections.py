@@ -18,13 +18,18 @@ from gateway.settings.providers import (
     VendorProvider,
 )
 from gateway.settings.secrets import resolve
+from providers.addresses import Reach
 from providers.transport import TransportOptions, client_context
 
 RemoteSettings = ServerProvider | VendorProvider | AzureProvider | BedrockProvider
 
 
 def transport_options(
-    settings: RemoteSettings, *, environ: Mapping[str, str], config: LoadedConfig
+    settings: RemoteSettings,
+    *,
+    environ: Mapping[str, str],
+    config: LoadedConfig,
+    reach: Reach = Reach.ANY,
 ) -> TransportOptions:
     """Read certificates and credentials, and say how a provider's connections are made.
 
@@ -32,6 +37,7 @@ def transport_options(
         settings: A provider that is not the embedded engine.
         environ: For the proxy's credentials.
         config: For the paths of files.
+        reach: Where the machines behind its name may stand.
 
     Raises:
         SecretError: The proxy's credentials are missing.
@@ -48,6 +54,7 @@ def transport_options(
         if source is None
         else resolve(source, environ=environ, config=config),
         ssl_context=_context(settings, config),
+        reach=reach,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
+from gateway.egress.destinations import provider_reach
 from gateway.process.provider_connections import transport_options
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider, ServerProvider
@@ -62,7 +63,7 @@ def _descriptions(
     links: Links,
     on_done: Callable[[str, Done], None] | None,
 ) -> Iterator[Description]:
-    windows = _context_windows(config)
+    windows, today = _context_windows(config), datetime.now(UTC).date()
     for name, provider in config.settings.providers.items():
         if isinstance(provider, LocalProvider):
             yield LocalDescription(name=name, links=links[name], on_done=on_done)
@@ -73,7 +74,12 @@ def _descriptions(
                 kind=provider.kind,
                 base_url=provider.base_url,
                 api_key=None if key is None else resolve(key, environ=environ, config=config),
-                transport_options=transport_options(provider, environ=environ, config=config),
+                transport_options=transport_options(
+                    provider,
+                    environ=environ,
+                    config=config,
+                    reach=provider_reach(config.settings, name, today=today),
+                ),
                 model_capabilities={
                     model_id: Capabilities(context_window_tokens=window)
                     for model_id, window in windows.get(name, {}).items()

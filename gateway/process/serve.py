@@ -5,9 +5,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gateway.clock import Clock
+from gateway.egress.launchers import NO_NETWORK, guarded_pip
+from gateway.egress.lists import own
 from gateway.process.admin_socket import AlreadyRunning, ensure_alone
 from gateway.process.engines import FILE_SOURCE, EngineSpec, EngineSupervisor
 from gateway.process.launch import HeadStart
@@ -15,10 +18,11 @@ from gateway.process.listeners import CannotListen, bind
 from gateway.process.preflight import ServeError, check
 from gateway.process.supervisor import Supervisor
 from gateway.settings.declared_keys import load_admin_key
+from gateway.settings.document import Settings
 from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalModelSettings, LocalProvider
 from gateway.settings.secrets import Label
-from local_engine.api import EngineConfig
+from local_engine.api import EngineConfig, spawn_engine
 from local_engine.model_store import ModelStore, OnProgress, default_root
 
 DEFAULT_KV_BYTES = 1024**3
@@ -38,9 +42,14 @@ class Prepared:
     admin_key_once: str | None
 
 
-def model_store() -> ModelStore:
-    """Where this machine keeps model files: the platform's cache folder."""
-    return ModelStore(default_root())
+def model_store(settings: Settings | None = None) -> ModelStore:
+    """Where this machine keeps model files: the platform's cache folder.
+
+    Args:
+        settings: What pip may connect to beside its own index, None for nothing.
+    """
+    pip = guarded_pip(None if settings is None else settings.egress)
+    return ModelStore(default_root(), pip=pip)
 
 
 def prepare(
@@ -88,11 +97,13 @@ def prepare(
             if isinstance(provider, LocalProvider)
             for model in provider.models
         ],
-        store=model_store(),
+        store=model_store(config.settings),
         clock=clock,
         on_progress=on_progress,
+        spawn=partial(spawn_engine, launcher=NO_NETWORK),
     )
     server = config.settings.server
+    own([server.host])
     try:
         listeners = bind(server.host, server.port, count=server.workers)
     except CannotListen as error:

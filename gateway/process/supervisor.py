@@ -38,6 +38,7 @@ from gateway.process import admin_socket, stored_budgets, stored_keys
 from gateway.process.backoff import Backoff
 from gateway.process.budget_board import BudgetBoard
 from gateway.process.child import Child
+from gateway.process.egress_board import EgressBoard
 from gateway.process.engines import EngineSupervisor
 from gateway.process.keeper import Keeper, wait_first
 from gateway.process.key_board import KeyBoard
@@ -128,6 +129,7 @@ class Supervisor:
     _board: KeyBoard = field(init=False)
     _budgets: BudgetBoard = field(init=False)
     _notices: NoticeBoard = field(init=False)
+    _egress: EgressBoard = field(init=False)
     _fleet: WorkerFleet = field(init=False)
     _reloader: Reloader = field(init=False)
     _ledger: Keeper = field(init=False)
@@ -157,6 +159,7 @@ class Supervisor:
             tell=lambda note: self._call_ledger("finance", note, result_type=type(None)),
             clock=self.clock,
         )
+        self._egress = EgressBoard(self.loaded, self.environ, self.clock, self._ready_ledger)
         self._notices = NoticeBoard.of(self.loaded, self.environ, ledger=self._ready_ledger)
         self._desk = MetricsDesk(
             workers=lambda: [child.channel for child in self._living_workers()],
@@ -184,7 +187,9 @@ class Supervisor:
             environ=self.environ,
             clock=self.clock,
             served=lambda: self._fleet.served,
-            replace=partial(self._notices.replace, self._fleet.replace),
+            replace=partial(
+                self._egress.replace, partial(self._notices.replace, self._fleet.replace)
+            ),
         )
         url = self.loaded.database_url
         self._starter = LedgerStarter(
@@ -343,6 +348,7 @@ class Supervisor:
             check_hour=settings.storage.check_hour,
             redis_url=settings.storage.redis,
             redis_password=redis_password(self.loaded, environ=self.environ),
+            egress=self._egress.ledger_list,
         )
 
     async def _take_news(self, _params: None, _fds: Sequence[int]) -> None:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 
 import anyio
@@ -30,12 +31,15 @@ from gateway.app import (
     build_shared_limits,
     build_trails,
     load_credentials,
+    narrow_permits,
 )
 from gateway.boot import spare_what_is_there
 from gateway.budgets.holds import Holds
 from gateway.budgets.messages import BudgetRules
 from gateway.channel import Channel, ChannelError, RemoteError, method
-from gateway.clock import Clock, system_clock
+from gateway.clock import Clock, from_microseconds, system_clock
+from gateway.egress.destinations import Role, egress_list
+from gateway.egress.lists import follow, narrow, refused
 from gateway.health import HealthBoard
 from gateway.http.asgi import Application
 from gateway.http.messages import AsgiApplication
@@ -54,6 +58,7 @@ from gateway.process.messages import (
     EngineSpeed,
     KeysUpdate,
     Listen,
+    Narrow,
     RecallBudgets,
     StopListening,
     WindDown,
@@ -64,7 +69,7 @@ from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig
 from gateway.telemetry.logs import set_up_logging
 from gateway.telemetry.loop_watchdog import Look, LoopWatchdog
-from gateway.telemetry.snapshot import Snapshot
+from gateway.telemetry.snapshot import Series, Snapshot
 from gateway.telemetry.sync_timing import TimedFiles
 from local_engine.api import EngineError
 from providers.contract import Provider
@@ -118,6 +123,7 @@ class Worker:
                 "listen": method(Listen, self._listen),
                 "stop_listening": method(StopListening, self._stop_listening),
                 "wind_down": method(WindDown, self._wind_down),
+                "narrow": method(Narrow, self._narrow),
                 "drain": method(Drain, self._drain),
                 "speeds": method(type(None), self._speeds),
                 "snapshot": method(type(None), self._snapshot),
@@ -147,6 +153,7 @@ class Worker:
             config = snapshot.restore(setup.config)
         except snapshot.SnapshotMismatch as error:
             raise RemoteError("config_changed", str(error)) from error
+        follow(egress_list(config.settings, Role.WORKER, today=self._today()))
         set_up_logging(
             f"worker-{setup.index}",
             level=logging.getLogger().level,
@@ -178,6 +185,19 @@ class Worker:
 
     async def _stop_listening(self, request: StopListening, _fds: Sequence[int]) -> None:
         self._configured_parts().server.stop_listening(request.numbers)
+
+    async def _narrow(self, request: Narrow, _fds: Sequence[int]) -> None:
+        """Keep what is in flight, and what standing connections still ask, to both policies."""
+        parts = self._configured_parts()
+        try:
+            newer = snapshot.restore(request.config).settings
+        except snapshot.SnapshotMismatch as error:
+            raise RemoteError("config_changed", str(error)) from error
+        narrow(egress_list(newer, Role.WORKER, today=self._today()))
+        narrow_permits(parts.service.admission.permits, newer)
+
+    def _today(self) -> date:
+        return from_microseconds(self.clock.wall_us()).date()
 
     async def _wind_down(self, request: WindDown, _fds: Sequence[int]) -> None:
         """Begin; the supervisor sees by this process's end when it is over."""
@@ -373,6 +393,7 @@ def _build_parts(
         ),
     )
     service.metrics.add_source(files.series)
+    service.metrics.add_source(_egress_series)
     return _Parts(
         service=service,
         holds=holds,
@@ -389,6 +410,10 @@ def _build_parts(
             thread_s=time.thread_time,
         ),
     )
+
+
+def _egress_series() -> Sequence[Series]:
+    return [Series("fareway_egress_refusals_total", ("process",), [refused()])]
 
 
 def _note_look(service: Service, look: Look) -> None:

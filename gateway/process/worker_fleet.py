@@ -15,7 +15,7 @@ from gateway.channel import ChannelError
 from gateway.process.child import Child
 from gateway.process.launch import HeadStart
 from gateway.process.listeners import CannotListen
-from gateway.process.messages import WindDown
+from gateway.process.messages import Narrow, WindDown
 from gateway.process.worker_set import SetFailed, Surroundings, WorkerSet
 from gateway.settings.loader import LoadedConfig
 
@@ -111,8 +111,11 @@ class WorkerFleet:
         finally:
             if not is_ready:
                 new.abandon()
-        # From here on nothing is taken back. (A policy that the old set must respect for the one
-        # request that each of its connections may still send is to be sent to it here.)
+        # From here on nothing is taken back. Older sets go on with their connections, and what they
+        # are asked is held to the newer policy as well as to their own.
+        for one in self._sets:
+            if one is not new:
+                await one.narrow(Narrow(config=new.config))
         await new.open()
         self._serving = new
         total_s = old.loaded.settings.server.timeouts.total_s

@@ -30,6 +30,7 @@ from gateway.process.messages import (
     ConfigSnapshot,
     Drain,
     Listen,
+    Narrow,
     StopListening,
     WindDown,
     WorkerSetup,
@@ -88,6 +89,7 @@ class WorkerSet:
     _spools: Sequence[int] = ()
     _patience: int = 1
     _is_open: bool = False
+    _narrowings: list[Narrow] = field(default_factory=list[Narrow])
     _holders: dict[int, Child] = field(default_factory=dict[int, Child])
     _holding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -114,6 +116,11 @@ class WorkerSet:
         made._config = snapshot.take(loaded)
         made.keepers += [made._keeper(index, head_start) for index in range(len(spools))]
         return made
+
+    @property
+    def config(self) -> ConfigSnapshot:
+        """What the workers are told of their configuration."""
+        return self._config
 
     @property
     def spools(self) -> Sequence[int]:
@@ -150,6 +157,13 @@ class WorkerSet:
         """Accept connections, on every worker that lives and on all that come."""
         self._is_open = True
         await self._spread()
+
+    async def narrow(self, request: Narrow) -> None:
+        """Hold the workers to a newer configuration's policy too; one that cannot be is ended."""
+        self._narrowings.append(request)
+        async with anyio.create_task_group() as tasks:
+            for child in self.children():
+                tasks.start_soon(self._tell_end, child, "narrow", request, CALL_TIMEOUT_S)
 
     async def wind_down(self, request: WindDown) -> None:
         """Accept no more; workers end by themselves when their connections have."""
@@ -220,6 +234,11 @@ class WorkerSet:
             timeout_s=SET_UP_TIMEOUT_S,
             fds=[limits_fd],
         )
+
+        for request in self._narrowings:
+            await child.channel.call(
+                "narrow", request, result_type=type(None), timeout_s=CALL_TIMEOUT_S
+            )
 
         def enter() -> None:
             keeper.child = child

@@ -64,6 +64,7 @@ RULES: Mapping[type[ProviderError], Rule] = {
     errors.Overloaded: _AS_OFTEN_AS_ALLOWED,
     errors.Unavailable: _AS_OFTEN_AS_ALLOWED,
     errors.NotSent: _AS_OFTEN_AS_ALLOWED,
+    errors.AddressRefused: _NEVER_THERE_AGAIN,
     errors.NoConnectionFree: _AS_OFTEN_AS_ALLOWED,
     errors.FirstTokenTimeout: _NEVER_THERE_AGAIN,
     errors.StreamStalled: _NEVER_THERE_AGAIN,

@@ -64,16 +64,6 @@ def _sinks(settings: Settings) -> Uses:
         yield ("privacy", "sinks", "response_cache"), "the response cache as a sink"
 
 
-def _egress(settings: Settings) -> Uses:
-    if settings.egress.allow:
-        yield ("egress", "allow"), "egress.allow"
-    if settings.egress.mode != "enforce":
-        yield ("egress", "mode"), "egress.mode"
-    for name, provider in settings.providers.items():
-        if not isinstance(provider, LocalProvider) and provider.resolves_to is not None:
-            yield ("providers", name, "resolves_to"), "resolves_to"
-
-
 def _secret_stores(settings: Settings) -> Uses:
     for path, source in secret_references(settings):
         if source.ref is not None:
@@ -118,7 +108,6 @@ UNBUILT: Mapping[str, Callable[[Settings], Uses]] = {
     "strategies": _strategies,
     "hedging": _hedging,
     "sinks": _sinks,
-    "egress": _egress,
     "secret stores": _secret_stores,
 }
 """The list; a row goes when the thing is built."""

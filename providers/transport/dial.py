@@ -1,5 +1,9 @@
 """Opens connections: names looked up and kept for a while, addresses raced, TLS, forward proxies.
 
+Every address is looked at before a socket is opened to it: those of metadata services and the like
+are refused in every form, and so is one that stands where the upstream's name must not lead. A name
+is checked by each look-up, so that a second answer cannot undo the first.
+
 Direct connections are made with the loop and aiohappyeyeballs, which is what aiohttp itself makes
 them with; importing aiohttp takes a worker a quarter of its start, and it is imported for the first
 connection through a proxy.
@@ -9,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, cast
@@ -19,13 +24,18 @@ from typing import TYPE_CHECKING, cast
 import aiohappyeyeballs
 from yarl import URL
 
-from providers.errors import NotSent
+from providers.addresses import Reach, why_refused
+from providers.errors import AddressRefused, NotSent
 from providers.transport.head import basic_credentials
 from providers.transport.options import Address, SocketAddress, TransportOptions
 from providers.transport.tls import client_context
 
 if TYPE_CHECKING:
     import aiohttp
+    from aiohttp.abc import ResolveResult
+    from aiohttp.resolver import ThreadedResolver
+
+logger = logging.getLogger(__name__)
 
 NAMES_TTL_S = 30.0
 """So long a name's addresses are kept; the system's resolver does not tell how long they hold."""
@@ -162,10 +172,10 @@ class Dialer:
     async def _addresses(self, host: str, port: int) -> list[Address]:
         """The addresses to try, in an order that changes so that each has its share."""
         if _is_literal(host):
-            found = socket.getaddrinfo(
+            infos = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
             )
-            return [cast("Address", each) for each in found]
+            return _permitted(host, [cast("Address", each) for each in infos], Reach.ANY)
         name = self._names.get((host, port))
         if name is None:
             name = self._names[host, port] = _Name(addresses=[], known_at=0.0, lookup=None)
@@ -200,6 +210,7 @@ class Dialer:
                 found = [cast("Address", each) for each in infos]
             if not found:
                 raise OSError(f"{host} has no address")
+            found = _permitted(host, found, self._options.reach)
             name.addresses, name.known_at = found, self._loop.time()
             return found
         finally:
@@ -216,6 +227,7 @@ class Dialer:
         if self._connector is None:
             self._connector = aiohttp.TCPConnector(
                 limit=0,
+                resolver=_proxy_resolver(),
                 ttl_dns_cache=int(NAMES_TTL_S),
                 ssl=self._options.ssl_context or True,
             )
@@ -223,6 +235,7 @@ class Dialer:
         headers = None
         if credentials is not None:
             headers = {"Proxy-Authorization": basic_credentials(credentials)}
+        _check_proxy(proxy)
         # Made anew each time, since the connector writes into it.
         request = aiohttp.ClientRequest(
             "POST", origin, loop=self._loop, proxy=URL(proxy), proxy_headers=headers
@@ -233,6 +246,8 @@ class Dialer:
         except aiohttp.ClientHttpProxyError as fault:
             raise NotSent(f"The proxy refused to connect (status {fault.status}).") from fault
         except aiohttp.ClientError as fault:
+            if isinstance(fault.__cause__, _RefusedName):
+                raise _refused() from fault
             self._connector.clear_dns_cache()
             raise _not_opened(fault) from fault
         transport, opener = connection.transport, connection.protocol
@@ -240,6 +255,62 @@ class Dialer:
             connection.close()
             raise NotSent(_USELESS)
         return Dialled(transport=transport, close=connection.close)
+
+
+def _permitted(host: str, addresses: Sequence[Address], reach: Reach) -> list[Address]:
+    """The addresses that may be connected to.
+
+    Raises:
+        AddressRefused: None of them.
+    """
+    kept: list[Address] = []
+    for each in addresses:
+        reason = why_refused(str(each[4][0]), reach)
+        if reason is None:
+            kept.append(each)
+        else:
+            logger.warning("%s leads to %s, which %s", host, each[4][0], reason)
+    if not kept:
+        raise _refused()
+    return kept
+
+
+def _refused() -> AddressRefused:
+    return AddressRefused("The upstream's name leads to an address that is refused.")
+
+
+def _check_proxy(proxy: str) -> None:
+    """Look at a proxy that is an address; aiohttp asks no resolver about one.
+
+    Raises:
+        AddressRefused: It may not be connected to.
+    """
+    host = URL(proxy).raw_host or ""
+    if _is_literal(host) and (reason := why_refused(host)) is not None:
+        logger.warning("the proxy %s %s", host, reason)
+        raise _refused()
+
+
+class _RefusedName(OSError):
+    """A proxy's name led where it must not."""
+
+
+def _proxy_resolver() -> ThreadedResolver:
+    """What looks a proxy's name up, and looks at what it led to."""
+    from aiohttp.resolver import ThreadedResolver
+
+    class Checked(ThreadedResolver):
+        async def resolve(
+            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+        ) -> list[ResolveResult]:
+            found = await super().resolve(host, port, family)
+            kept = [one for one in found if why_refused(one["host"]) is None]
+            if found and not kept:
+                logger.warning("the proxy %s leads to %s only", host, found[0]["host"])
+                raise _RefusedName(f"{host} leads where it must not")
+            return kept
+
+    return Checked()
 
 
 def _not_opened(fault: Exception) -> NotSent:

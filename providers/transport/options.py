@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from ssl import SSLContext
 
+from providers.addresses import Reach
+
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 Address = tuple[int, int, int, str, SocketAddress]
 """Family, type, protocol, canonical name and socket address, as `getaddrinfo` gives them."""
@@ -34,6 +36,8 @@ class TransportOptions:
         proxy: A forward proxy's URL, None for direct connections; the environment is never read.
         proxy_credentials: `user:password` for the proxy; never shown.
         ssl_context: Trust roots and client certificate, None for the platform's.
+        reach: Where the machines behind the upstream's name may stand; through a proxy the proxy
+            looks the name up, and its own address is what is checked.
         resolve: Gives a name's addresses for direct connections, None for the system's resolver.
         header_bytes_max: Longest response header field, its name included.
         headers_max: Most response header fields, trailers included.
@@ -49,6 +53,7 @@ class TransportOptions:
     proxy: str | None = None
     proxy_credentials: str | None = field(default=None, repr=False)
     ssl_context: SSLContext | None = None
+    reach: Reach = Reach.ANY
     resolve: Callable[[str, int], Awaitable[Sequence[Address]]] | None = None
     header_bytes_max: int = 16 * 1024
     headers_max: int = 128

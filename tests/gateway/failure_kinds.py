@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from providers.errors import (
+    AddressRefused,
     BadRequest,
     BadWire,
     ConnectionLost,
@@ -23,7 +24,8 @@ from providers.errors import (
 )
 
 KINDS = (
-    BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong, CredentialError,
+    AddressRefused, BadRequest, BadWire, ConnectionLost, ContentFiltered, ContextTooLong,
+    CredentialError,
     FirstTokenTimeout, NoConnectionFree, NotPermitted, NotSent, Overloaded, RateLimited,
     StaleConnection, StreamStalled, TotalTimeout, Unavailable, UpstreamFault,
 )  # fmt: skip

@@ -23,7 +23,6 @@ USES = {
         "privacy: {tags: {a: {}}, sinks: {response_cache: [a]}}",
         "privacy.sinks.response_cache",
     ),
-    "egress": ("egress: {allow: ['plugins.example.com:443']}", "egress.allow"),
     "secret stores": ("admin: {key_ref: 'vault:a#b'}", "admin.key_ref"),
 }
 

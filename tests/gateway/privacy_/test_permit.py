@@ -107,14 +107,24 @@ def test_what_is_remembered_has_a_bound(monkeypatch):
 def test_a_newer_policy_narrows_what_is_permitted_and_never_widens_it():
     made = permits()
     one = made.issue("", frozenset(), (), NOW_US)
+    assert not made.is_narrowed
     stricter = {**source().tags, "public": TagRule(), "private": TagRule(deny=True)}
-    made.narrow(source(tags=stricter), {**PLACES, "other/m": VENDOR})
+    made.narrow(source(tags=stricter), origins={**PLACES, "other/m": VENDOR}, floors={})
+    assert made.is_narrowed
     assert issue(made) == dict(one.origins) == PLACES
     assert issue(made, "private") == {}
     assert issue(made, "public") == {}, "the older policy does not know the tag"
-    made.narrow(source(tags={}), {"vendor/m": VENDOR, "ours/m": VENDOR})
+    made.narrow(source(tags={}), origins={"vendor/m": VENDOR, "ours/m": VENDOR}, floors={})
     assert issue(made) == {"vendor/m": VENDOR}, "the other one is elsewhere by now"
     assert issue(made, "card") == {}, "the newest policy does not know the tag"
+
+
+def test_a_newer_floor_counts_and_a_team_that_is_gone_reaches_nothing():
+    made = permits(team=[], gone=[])
+    made.narrow(source(), origins=PLACES, floors={"team": frozenset({"private"})})
+    assert issue(made, team="team") == {"ours/m": OURS}
+    assert issue(made, team="gone") == {}
+    assert issue(made) == PLACES
 
 
 @given(sources, some_tags, some_tags, st.sampled_from([NOW - DAY, NOW, NOW + DAY]))

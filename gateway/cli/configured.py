@@ -1,0 +1,29 @@
+"""A command's configuration, by which its process is bound from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+
+from gateway.egress.destinations import Role, egress_list
+from gateway.egress.lists import follow
+from gateway.settings.loader import LoadedConfig, load
+
+
+def load_guarded(
+    path: Path | None, *, environ: Mapping[str, str], today: date | None = None
+) -> LoadedConfig:
+    """Load the configuration, and let this process connect to what a command may.
+
+    Args:
+        path: As `load`.
+        environ: As `load`.
+        today: As `load`.
+
+    Raises:
+        ConfigError: With every problem that was found.
+    """
+    loaded = load(path, environ=environ, today=today)
+    follow(egress_list(loaded.settings, Role.COMMAND, environ=environ, today=today))
+    return loaded
