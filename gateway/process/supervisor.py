@@ -182,14 +182,13 @@ class Supervisor:
             ),
             declared=lambda loaded: declared_budgets(loaded, environ=self.environ),
         )
+        serve = partial(self._notices.replace, self._fleet.replace)
         self._reloader = Reloader(
             config_path=self.config_path,
             environ=self.environ,
             clock=self.clock,
             served=lambda: self._fleet.served,
-            replace=partial(
-                self._egress.replace, partial(self._notices.replace, self._fleet.replace)
-            ),
+            replace=partial(self._egress.replace, serve),
         )
         url = self.loaded.database_url
         self._starter = LedgerStarter(
