@@ -18,6 +18,7 @@ import msgspec
 import typer
 
 from gateway.admission.admit import Admission, Admitted
+from gateway.admission.detected import with_detected
 from gateway.app import build_admission
 from gateway.auth.directory import KeyRecord, Principal
 from gateway.channel import ChannelError
@@ -26,6 +27,9 @@ from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import system_clock
+from gateway.detect.detection import Detected, Detection
+from gateway.detect.look import Finding
+from gateway.detection_setup import build_detection
 from gateway.dialects import openai_chat
 from gateway.dialects.controls import Controls, read_controls
 from gateway.errors import GatewayError
@@ -78,6 +82,7 @@ class ExplainedRequest:
         tags: Every tag that the request carries, closed, with where it comes from.
         allowed: Deployments of the whole fleet that these tags may reach, sorted.
         decision: Candidates, exclusions, refusal.
+        detected: What detectors find, whether their tags are added or not; never the values.
         health: Where the states of deployments come from.
     """
 
@@ -87,6 +92,7 @@ class ExplainedRequest:
     tags: Mapping[str, str]
     allowed: tuple[str, ...]
     decision: Explanation
+    detected: tuple[Finding, ...]
     health: str
 
     def to_json(self) -> dict[str, object]:
@@ -147,13 +153,14 @@ class _Asked:
 
 
 def explain_request(
-    question: Question, admission: Admission, *, wall_us: int, health: str
+    question: Question, admission: Admission, detection: Detection, *, wall_us: int, health: str
 ) -> ExplainedRequest:
     """Decide about a request that is not sent.
 
     Args:
         question: The request.
         admission: What decides.
+        detection: What adds tags for what the body holds.
         wall_us: Microseconds since the epoch, for prices and claims.
         health: Where the states of deployments come from.
 
@@ -162,21 +169,28 @@ def explain_request(
     """
     principal = question.principal
     parsed = openai_chat.parse(question.body)
-    controls = read_controls(question.headers, parsed.metadata)
+    given = read_controls(question.headers, parsed.metadata)
+    detected = detection.look(parsed.fields, has_media=parsed.has_media)
+    controls = with_detected(given, detected)
     admitted = admission.admit(principal, parsed, controls, wall_us=wall_us)
     return ExplainedRequest(
         team=principal.team,
         key_id=principal.key_id,
         project=admitted.project,
-        tags=dict(_tag_origins(admission, principal, controls, admitted)),
+        tags=dict(_tag_origins(admission, principal, given, admitted, detected)),
         allowed=tuple(sorted(admitted.allowed)),
         decision=explain_decision(admitted.decision),
+        detected=detected.findings,
         health=health,
     )
 
 
 def _tag_origins(
-    admission: Admission, principal: Principal, controls: Controls, admitted: Admitted
+    admission: Admission,
+    principal: Principal,
+    controls: Controls,
+    admitted: Admitted,
+    detected: Detected,
 ) -> Iterator[tuple[str, str]]:
     source = admission.policy.source
     team = admission.teams.get(principal.team)
@@ -188,6 +202,8 @@ def _tag_origins(
             origins.append(f"floor of team {principal.team}")
         if tag in controls.tags:
             origins.append("the request")
+        if tag in detected.tags:
+            origins.append(f"detected: {detected.sources[tag]}")
         implying = [one for one in admitted.tags if tag in source.tags[one].implies]
         if implying:
             origins.append(f"implied by {', '.join(implying)}")
@@ -221,6 +237,7 @@ async def _explain(config: LoadedConfig, asked: _Asked) -> ExplainedRequest:
         return explain_request(
             question,
             admission,
+            build_detection(config.settings.privacy.detect),
             wall_us=wall_us,
             health=HEALTH_ASSUMED if status is None else HEALTH_KNOWN,
         )
@@ -352,6 +369,9 @@ def _lines(found: ExplainedRequest) -> Iterator[str]:
     yield "tags:" if found.tags else "tags: none"
     for tag, origin in found.tags.items():
         yield f"  {tag}: {origin}"
+    for one in found.detected:
+        what = one.detector if one.kind == one.detector else f"{one.detector} ({one.kind})"
+        yield f"found: {what} at {one.path}, {one.count}"
     yield f"allowed by them: {', '.join(found.allowed) or 'nothing'}"
     decision = found.decision
     asked = (

@@ -246,6 +246,31 @@ def test_a_body_is_read_as_a_client_would_send_it(explain, tmp_path):
     assert stages == {"near/a": "privacy", "local/m": "ability"}
 
 
+def test_what_detectors_add_is_explained_without_the_value(fareway, explain, tmp_path):
+    """As in a worker; observing adds nothing, and what is found is told all the same."""
+    card = "4539148803436467"
+    section = "  detect: {mode: MODE, payment_card: [private]}\n"
+    for mode, tags in (("enforce", {"every", "internal", "private"}), ("observe", {"every"})):
+        (tmp_path / "fareway.yaml").write_text(CONFIG + section.replace("MODE", mode))
+        asked = ("--team", "open", "--model", "chat", "--prompt", f"charge {card}")
+        found = explain(*asked)
+        assert set(found["tags"]) == tags
+        assert found["detected"] == [
+            {
+                "detector": "payment_card",
+                "kind": "payment_card",
+                "path": "messages[0].content",
+                "count": 1,
+            }
+        ]
+        _, out, _ = fareway("explain", *asked)
+        assert "found: payment_card at messages[0].content, 1" in out
+        assert ("private: detected: payment_card at messages[0].content" in out) == (
+            mode == "enforce"
+        )
+        assert card not in out
+
+
 def test_options_replace_members_of_a_body(explain, tmp_path):
     path = tmp_path / "body.json"
     messages = [{"role": "user", "content": "hi"}]
