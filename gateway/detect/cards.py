@@ -6,12 +6,12 @@ their documentation lists them, November 2026.
 
 from __future__ import annotations
 
-CARD_DIGITS_MIN, CARD_DIGITS_MAX = 13, 19
+CARD_DIGITS_MIN, CARD_DIGITS_MAX = 14, 19
 
 _DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
 
 _RANGES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
-    ("4", "4", (13, 16, 19)),  # Visa
+    ("4", "4", (16, 19)),  # Visa; 13 digits are not issued any more
     ("51", "55", (16,)),  # Mastercard
     ("2221", "2720", (16,)),
     ("34", "34", (15,)),  # American Express

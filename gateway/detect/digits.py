@@ -32,6 +32,10 @@ _CARD_FORMS = (
 _GROUPS_SPELT_MIN = 5
 """A run of so many groups of one size was spelt out digit by digit, or two by two."""
 _GROUP_DIGITS_SPELT_MAX = 3
+_UNNAMED_CARD_DIGITS_MAX = 16
+_CARD_WORDS = words_pattern(
+    r"card|karte|carte|tarjeta|carta|visa|union.?pay|maestro|\bpan\b|\bmir\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +158,16 @@ def _form_at(
         form = node.here
         if form is None:
             continue
-        digits = _digits(run, groups[index : last + 1])
+        parts = groups[index : last + 1]
+        between, digits = _between(run, parts), _digits(run, parts)
+        # Two groups around a point are a decimal number.
+        is_uniform = len(between) == 1 and not (len(parts) == 2 and b"." in between)
         span = groups[index][0], to
-        is_like_card = form.is_card and len(digits) >= CARD_DIGITS_MIN
-        if is_like_card and _has_one_separator(run, groups[index : last + 1]) and is_card(digits):
+        if form.is_card and is_uniform and is_card(digits):
             return _hit(text, start, *span, CARD, CARD)
         for kind, needs_word in form.kinds:
+            if not (is_uniform or kind.is_mixed) or not between <= kind.between:
+                continue
             if _is_kind(kind, digits, text, start + span[0], start + span[1], needs_word):
                 return _hit(text, start, *span, NATIONAL_ID, kind.kind)
     return None
@@ -178,9 +186,14 @@ def _group(
         needs_word = kind.words != ""
         if _is_kind(kind, digits, text, start + from_, start + to, needs_word):
             return _hit(text, start, from_, to, NATIONAL_ID, kind.kind)
-    if CARD_DIGITS_MIN <= size <= CARD_DIGITS_MAX and is_card(digits):
-        return _hit(text, start, from_, to, CARD, CARD)
-    return None
+    if not CARD_DIGITS_MIN <= size <= CARD_DIGITS_MAX or not is_card(digits):
+        return None
+    # Random numbers of 64 bits have as many digits, and are in every log.
+    if size > _UNNAMED_CARD_DIGITS_MAX and not is_named(
+        _CARD_WORDS, text, start + from_, start + to
+    ):
+        return None
+    return _hit(text, start, from_, to, CARD, CARD)
 
 
 def _is_kind(
@@ -191,10 +204,9 @@ def _is_kind(
     return not needs_word or is_named(_WORDS[kind.kind], text, start, end)
 
 
-def _has_one_separator(run: bytes, groups: list[tuple[int, int]]) -> bool:
-    """Whether the same separator stands between all groups; people do not change it midway."""
-    between = {run[one[1] : other[0]] for one, other in pairwise(groups)}
-    return len(between) <= 1
+def _between(run: bytes, groups: list[tuple[int, int]]) -> set[bytes]:
+    """What stands between groups; one thing, where people wrote one number."""
+    return {run[one[1] : other[0]] for one, other in pairwise(groups)}
 
 
 def _digits(run: bytes, groups: list[tuple[int, int]]) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Iterator
 
 from gateway.detect.budget import Budget
 from gateway.detect.errors import BeyondBounds
-from gateway.detect.hits import Hit, Rule
+from gateway.detect.hits import Group, Hit, Rule
+from gateway.detect.linear import Pattern
 
 RUN_CHARS_MIN = 20
 """Sixteen digits take 22; shorter runs are nearly all words."""
@@ -28,11 +28,15 @@ _LOOK_CHARS = 1024
 """A run whose first part is no text is no text."""
 
 _PREFILTER = f"[A-Za-z0-9+/_\\-]{{{RUN_CHARS_MIN}}}"
-_RUN = re.compile(
-    rb"[A-Za-z0-9+/_\-]{%d,}(?:[\r\n ]{1,2}[A-Za-z0-9+/_\-]{%d,})*" % (RUN_CHARS_MIN, RUN_CHARS_MIN)
-)
+_RUN = Pattern(f"[A-Za-z0-9+/_\\-]{{{RUN_CHARS_MIN},}}")
+_BREAKS = (b"\n", b"\r\n", b" ", b"  ")
+"""What is between two lines of one run; a written line break is two spaces once it is folded."""
+
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f") + b"\x7f"
+_FIRST_HALF = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef"
+_FIRST_CHARS = 128
+_DIGITS = b"0123456789"
 _ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-=\\ \t\r\n"
 
 
@@ -40,7 +44,7 @@ def _find_nothing(_text: bytes, _budget: Budget) -> Iterator[Hit]:
     return iter(())
 
 
-RULE = Rule(prefilters=(_PREFILTER,), find=_find_nothing)
+RULE = Rule(group=Group.ENCODED, prefilters=(_PREFILTER,), find=_find_nothing)
 """Tells by the prefilter whether there may be any; what is in it is found in what is decoded."""
 
 
@@ -59,11 +63,11 @@ class Decoder:
             BeyondBounds: There is more than is decoded for one request.
             OutOfTime: There is no time left.
         """
-        for run in _RUN.finditer(text):
+        for start, end in _runs(text):
             budget.note_candidate()
-            decoded = self.text_of(run[0])
+            decoded = self.text_of(text[start:end])
             if decoded is not None:
-                yield run.start(), decoded
+                yield start, decoded
 
     def text_of(self, run: bytes) -> str | None:
         """The text that a run of base64 stands for; None where it stands for none.
@@ -71,8 +75,9 @@ class Decoder:
         Raises:
             BeyondBounds: There is more than is decoded for one request.
         """
-        first = run if len(run) <= _LOOK_CHARS else run[:_LOOK_CHARS]
-        if _decode(first) is None:
+        if not _may_be_text(run):
+            return None
+        if len(run) > _LOOK_CHARS and _decode(run[:_LOOK_CHARS]) is None:
             return None
         self._left -= len(run) * 3 // 4
         if self._left < 0:
@@ -80,9 +85,36 @@ class Decoder:
         return _decode(run)
 
 
+def _runs(text: bytes) -> Iterator[tuple[int, int]]:
+    """Runs of the alphabet; lines of one block are one run."""
+    start = end = -1
+    for from_, to in _RUN.spans(text):
+        if start >= 0 and text[end:from_] in _BREAKS:
+            end = to
+            continue
+        if start >= 0:
+            yield start, end
+        start, end = from_, to
+    if start >= 0:
+        yield start, end
+
+
 def is_base64(run: bytes) -> bool:
     """Whether something holds nothing but characters of base64, escaped ones included."""
     return not run.translate(None, _ALPHABET)
+
+
+def _may_be_text(run: bytes) -> bool:
+    """Whether it is worth decoding; of words, names and paths hardly one is.
+
+    ASCII has no eighth bit, so that the first of each four characters is one of the first half of
+    the alphabet. Other text in base64 has capitals, small letters and digits.
+    """
+    if not run[:_FIRST_CHARS:4].translate(None, _FIRST_HALF):
+        return True
+    if run.islower() or run.isupper():
+        return False
+    return len(run.translate(None, _DIGITS)) != len(run)
 
 
 def _decode(run: bytes) -> str | None:

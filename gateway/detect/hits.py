@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 from gateway.detect.budget import Budget
@@ -30,15 +31,29 @@ Find = Callable[[bytes, Budget], Iterable[Hit]]
 """Looks through a folded text; in time linear in it."""
 
 
+class Group(IntEnum):
+    """Whose prefilters are looked for in one pass.
+
+    A pass keeps track of all that may have begun before each character. Patterns that begin with
+    letters, with digits and with anything multiply, in one pass, to more than it can remember.
+    """
+
+    NUMBERS = 0
+    TOKENS = 1
+    ENCODED = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """A way to find something.
 
     Attributes:
+        group: Whose prefilters go with these.
         prefilters: RE2 patterns, one of which matches wherever `find` finds anything.
         find: Run only where one of them matched.
     """
 
+    group: Group = Group.NUMBERS
     prefilters: tuple[str, ...]
     find: Find
 

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 
 from gateway.detect.budget import Budget
 from gateway.detect.digits import NATIONAL_ID
-from gateway.detect.hits import Find, Hit, Rule, stands_alone
-from gateway.detect.linear import Pattern
-from gateway.detect.national_ids import LETTERED, LetteredId, is_named, words_pattern
+from gateway.detect.hits import DIGITS, Find, Hit, Rule, stands_alone
+from gateway.detect.linear import Pattern, PatternSet
+from gateway.detect.national_ids import (
+    GERMAN_CARD_WORDS,
+    LETTERED,
+    LetteredId,
+    is_named,
+    words_pattern,
+)
 
 
 def _finder(kind: LetteredId) -> Find:
@@ -18,7 +24,7 @@ def _finder(kind: LetteredId) -> Find:
     def find(text: bytes, budget: Budget) -> Iterator[Hit]:
         for start, end in pattern.spans(text):
             budget.note_candidate()
-            if not stands_alone(text, start, end):
+            if not stands_alone(text, start, end) or _is_fraction(text, start):
                 continue
             bare = text[start:end].translate(None, b" -.").decode().upper()
             if kind.keeps_signs:
@@ -31,6 +37,26 @@ def _finder(kind: LetteredId) -> Find:
     return find
 
 
-RULES: tuple[Rule, ...] = tuple(
-    Rule(prefilters=(kind.pattern,), find=_finder(kind)) for kind in LETTERED
+def _is_fraction(text: bytes, start: int) -> bool:
+    """Whether what begins here are the decimals of a number, as in `1.06156156e-315`."""
+    return start > 1 and text[start - 1] == ord(".") and text[start - 2] in DIGITS
+
+
+_FINDERS = tuple(_finder(kind) for kind in LETTERED)
+_SET = PatternSet([kind.pattern for kind in LETTERED])
+
+_GATE = (
+    r"[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9]",
+    r"[A-Za-z]{3} ?[0-9]{2}[A-Za-z][0-9]{2} ?[A-Za-z][0-9]{3}[A-Za-z]",  # it_codice_fiscale
+    f"(?i){GERMAN_CARD_WORDS}",
 )
+"""All have a row of digits, but for two; and most text has none of these."""
+
+
+def find(text: bytes, budget: Budget) -> Iterator[Hit]:
+    """Identity numbers with letters in them, of all kinds."""
+    for index in sorted(_SET.matches(text)):
+        yield from _FINDERS[index](text, budget)
+
+
+RULE = Rule(prefilters=_GATE, find=find)

@@ -26,8 +26,7 @@ _SENTINEL = b"\x7f#fareway-scanned#\x7f"
 
 
 class _Match(Protocol):
-    def start(self, group: int = 0) -> int: ...
-    def end(self, group: int = 0) -> int: ...
+    def span(self, group: int = 0) -> tuple[int, int]: ...
 
 
 class _Compiled(Protocol):
@@ -88,7 +87,7 @@ class Pattern:
         """Half-open spans of all matches from left to right; of the first group if there is one."""
         group = self._group
         for match in self._compiled.finditer(text):
-            yield match.start(group), match.end(group)
+            yield match.span(group)
 
 
 class TextPattern:
@@ -115,7 +114,7 @@ class TextPattern:
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Half-open spans of all matches, in characters, from left to right."""
         for match in self._compiled.finditer(text):
-            yield match.start(), match.end()
+            yield match.span()
 
 
 class PatternSet:

@@ -50,6 +50,8 @@ class NationalId:
         weak_forms: The same, where others write other numbers so, too.
         is_valid: Whether digits without separators pass its checks.
         words: Pattern of words that name it, in lower case; empty: it stands for itself.
+        between: What may stand between its groups.
+        is_mixed: Whether different things may.
     """
 
     kind: str
@@ -58,6 +60,8 @@ class NationalId:
     weak_forms: tuple[tuple[int, ...], ...] = ()
     is_valid: Callable[[str], bool]
     words: str = ""
+    between: frozenset[bytes] = frozenset({b" ", b"-", b"."})
+    is_mixed: bool = False
 
 
 _CHINESE_WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
@@ -116,6 +120,7 @@ def is_korean(digits: str) -> bool:
 KINDS: tuple[NationalId, ...] = (
     NationalId(
         kind="us_ssn", digits=9, forms=((3, 2, 4),), is_valid=is_us_ssn,
+        between=frozenset({b" ", b"-"}),
         words=r"\bssns?\b|social.?security",
     ),
     NationalId(
@@ -154,9 +159,11 @@ KINDS: tuple[NationalId, ...] = (
     ),
     NationalId(
         kind="br_cpf", digits=11, forms=((3, 3, 3, 2),), is_valid=cpf.is_valid, words=r"\bcpf\b",
+        is_mixed=True,
     ),
     NationalId(
         kind="be_nn", digits=11, forms=((2, 2, 2, 3, 2), (6, 3, 2)), is_valid=be_nn.is_valid,
+        is_mixed=True,
     ),
     NationalId(
         kind="no_fodselsnummer", digits=11, forms=((6, 5),), is_valid=fodselsnummer.is_valid,
@@ -177,7 +184,7 @@ KINDS: tuple[NationalId, ...] = (
     ),
     NationalId(
         kind="fr_nir", digits=15, forms=((1, 2, 2, 2, 3, 3, 2), (1, 2, 2, 5, 3, 2), (13, 2)),
-        is_valid=nir.is_valid,
+        is_valid=nir.is_valid, words=r"\bnir\b|s.curit. sociale|\bsecu\b|\binsee\b|\bnss\b",
     ),
     NationalId(kind="cn_ric", digits=18, forms=((6, 8, 4),), is_valid=is_chinese_id),
 )  # fmt: skip
@@ -228,6 +235,8 @@ class LetteredId:
     keeps_signs: bool = False
 
 
+GERMAN_CARD_WORDS = r"ausweis|id.?card|identity.?card|german.?id"
+
 LETTERED: tuple[LetteredId, ...] = (
     LetteredId(
         kind="uk_nino",
@@ -247,9 +256,7 @@ LETTERED: tuple[LetteredId, ...] = (
     ),
     LetteredId(
         kind="it_codice_fiscale",
-        pattern=(
-            r"(?i)[A-Z]{3} ?[A-Z]{3} ?[0-9L-V]{2}[A-EHLMPR-T][0-9L-V]{2} ?[A-Z][0-9L-V]{3}[A-Z]"
-        ),
+        pattern=r"(?i)[A-Z]{3} ?[A-Z]{3} ?[0-9]{2}[A-Z][0-9]{2} ?[A-Z][0-9]{3}[A-Z]",
         is_valid=codicefiscale.is_valid,
     ),
     LetteredId(
@@ -275,7 +282,7 @@ LETTERED: tuple[LetteredId, ...] = (
     ),
     LetteredId(
         kind="de_id_card", pattern=r"(?i)[CFGHJ-NPRTV-Z][0-9CFGHJ-NPRTV-Z]{8}[0-9]",
-        is_valid=is_german_card, words=r"ausweis|id.?card|identity.?card|german.?id",
+        is_valid=is_german_card, words=GERMAN_CARD_WORDS,
     ),
 )  # fmt: skip
 """Numbers with letters. Sources: python-stdnum's modules; for those checked here, the issuers' own

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from gateway.detect.budget import Budget
-from gateway.detect.hits import ALPHANUMERIC, Hit, Rule
+from gateway.detect.hits import ALPHANUMERIC, Group, Hit, Rule
 from gateway.detect.linear import Pattern
 from gateway.detect.tokens import entropy_bits
 
@@ -74,7 +74,7 @@ def _end_of_key(text: bytes, from_: int) -> int:
 
 
 RULES = (
-    Rule(prefilters=(_PEM_START, _PUTTY_START), find=find),
-    Rule(prefilters=(_AGE, _DER), find=find_bare),
-    Rule(prefilters=(_JWK,), find=find_jwks),
+    Rule(group=Group.TOKENS, prefilters=(_PEM_START, _PUTTY_START), find=find),
+    Rule(group=Group.TOKENS, prefilters=(_AGE, _DER), find=find_bare),
+    Rule(group=Group.TOKENS, prefilters=(_JWK,), find=find_jwks),
 )

@@ -11,14 +11,14 @@ from typing import NamedTuple
 from gateway.detect import contacts, digits, encoded, ibans, lettered, private_keys, tokens
 from gateway.detect.body_text import fold_with_offsets, to_ascii
 from gateway.detect.budget import Budget
-from gateway.detect.hits import Hit, Rule
+from gateway.detect.hits import Group, Hit, Rule
 from gateway.detect.linear import CHUNK_BYTES, OVERLAP_BYTES, PatternSet
 from gateway.detect.published import PUBLISHED, bare
 
 RULES: tuple[Rule, ...] = (
     digits.RULE,
     ibans.RULE,
-    *lettered.RULES,
+    lettered.RULE,
     *contacts.RULES,
     *private_keys.RULES,
     *tokens.RULES,
@@ -57,19 +57,19 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    rules: tuple[Rule, ...]
+class _Pass:
+    """The rules of a group behind their prefilters."""
+
     prefilters: PatternSet
-    rule_of: tuple[int, ...]  # by a prefilter's index
+    rules: tuple[Rule, ...]  # of each prefilter
 
 
-def _table(rules: Sequence[Rule]) -> _Table:
-    patterns = [(one, index) for index, rule in enumerate(rules) for one in rule.prefilters]
-    return _Table(
-        rules=tuple(rules),
-        prefilters=PatternSet([pattern for pattern, _ in patterns]),
-        rule_of=tuple(index for _, index in patterns),
-    )
+def _passes(rules: Sequence[Rule]) -> Iterator[_Pass]:
+    for group in Group:
+        pairs = [(one, rule) for rule in rules if rule.group is group for one in rule.prefilters]
+        if pairs:
+            patterns = PatternSet([pattern for pattern, _ in pairs])
+            yield _Pass(patterns, tuple(rule for _, rule in pairs))
 
 
 class Scanner:
@@ -79,10 +79,10 @@ class Scanner:
         rules: What to look for.
     """
 
-    __slots__ = ("_table",)
+    __slots__ = ("_passes",)
 
     def __init__(self, rules: Sequence[Rule] = RULES) -> None:
-        self._table = _table(rules)
+        self._passes = tuple(_passes(rules))
 
     def candidates(self, text: bytes, budget: Budget) -> Sequence[Rule]:
         """Rules that may find something in a folded text, in their order; mostly none.
@@ -90,14 +90,11 @@ class Scanner:
         Raises:
             Unfinished: There was no time, or the prefilter did not run.
         """
-        table = self._table
-        if len(text) <= CHUNK_BYTES:
-            found = table.prefilters.matches(text)
-        else:
-            found = list(self._matches_by_chunk(text, budget))
-        if not found:
-            return ()
-        return [table.rules[index] for index in sorted({table.rule_of[one] for one in found})]
+        found: dict[Rule, None] = {}
+        for one in self._passes:
+            for index in sorted(_matches(one.prefilters, text, budget)):
+                found[one.rules[index]] = None
+        return tuple(found)
 
     def hits(self, text: bytes, budget: Budget) -> Iterator[Hit]:
         """Everything that is found in a folded text, rule by rule.
@@ -144,10 +141,12 @@ class Scanner:
                 spans.append(Span(hit.detector, hit.kind, offsets[hit.start], end))
         return spans
 
-    def _matches_by_chunk(self, text: bytes, budget: Budget) -> Iterable[int]:
-        found: set[int] = set()
-        for start in range(0, len(text), CHUNK_BYTES):
-            budget.check()
-            chunk = text[max(0, start - OVERLAP_BYTES) : start + CHUNK_BYTES]
-            found.update(self._table.prefilters.matches(chunk))
-        return found
+
+def _matches(prefilters: PatternSet, text: bytes, budget: Budget) -> Iterable[int]:
+    if len(text) <= CHUNK_BYTES:
+        return prefilters.matches(text)
+    found: set[int] = set()
+    for start in range(0, len(text), CHUNK_BYTES):
+        budget.check()
+        found.update(prefilters.matches(text[max(0, start - OVERLAP_BYTES) : start + CHUNK_BYTES]))
+    return found

@@ -18,7 +18,7 @@ import msgspec
 
 from gateway.auth.keys import parse_key_id
 from gateway.detect.budget import Budget
-from gateway.detect.hits import ALPHANUMERIC, Find, Hit, Rule
+from gateway.detect.hits import ALPHANUMERIC, Find, Group, Hit, Rule
 from gateway.detect.linear import Pattern
 from gateway.detect.published import EXAMPLE_WORDS
 
@@ -38,17 +38,22 @@ class TokenForm:
         kind: Its name.
         prefix: RE2 pattern of how it begins; enough of it to be rare in other text.
         rest: RE2 pattern of what follows.
-        bits_min: Least entropy per character of what follows.
+        bits_min: Least entropy per character of the whole.
+        sign: RE2 pattern of what no such token is without, which is looked for first.
     """
 
     kind: str
     prefix: str
     rest: str
-    bits_min: float = _TEXT_BITS_MIN
+    bits_min: float
+    sign: str
 
 
-def _form(kind: str, prefix: str, rest: str, bits_min: float = _TEXT_BITS_MIN) -> TokenForm:
-    return TokenForm(kind=kind, prefix=prefix, rest=rest, bits_min=bits_min)
+def _form(
+    kind: str, prefix: str, rest: str, bits_min: float = _TEXT_BITS_MIN, sign: str = ""
+) -> TokenForm:
+    sign = sign or f"(?:{prefix})[A-Za-z0-9_+/.%\\-]{{8}}"
+    return TokenForm(kind=kind, prefix=prefix, rest=rest, bits_min=bits_min, sign=sign)
 
 
 _W = r"[A-Za-z0-9_\-]"
@@ -62,7 +67,10 @@ FORMS: tuple[TokenForm, ...] = (
     _form("google_oauth_secret", r"GOCSPX-", _W + "{28}"),
     _form("google_access_token", r"ya29\.", _W + "{30,}"),
     _form("azure_storage_key", r"(?i)AccountKey=", r"[A-Za-z0-9+/]{86}=="),
-    _form("azure_client_secret", r"[A-Za-z0-9_~.\-]{3}[0-9]Q~", r"[A-Za-z0-9_~.\-]{31,34}"),
+    _form(
+        "azure_client_secret", r"[A-Za-z0-9_~.\-]{3}[0-9]Q~", r"[A-Za-z0-9_~.\-]{31,34}",
+        sign=r"[0-9]Q~",
+    ),
     _form("azure_sas", r"[?&]sig=", r"[A-Za-z0-9%+/]{43,60}(?:%3D|=)"),
     _form("github_token", r"gh[pousr]_", _A + "{36}"),
     _form("github_pat", r"github_pat_", _A + "{22}_" + _A + "{59}"),
@@ -73,7 +81,7 @@ FORMS: tuple[TokenForm, ...] = (
     _form("stripe_key", r"[sr]k_(?:live|test)_", _A + "{16,}"),
     _form("stripe_webhook_secret", r"whsec_", r"[A-Za-z0-9+/=]{32,}"),
     _form("openai_key", r"sk-(?:proj|svcacct|admin|None)-", _W + "{40,}"),
-    _form("openai_user_key", r"sk-", _A + "{20}T3BlbkFJ" + _A + "{20}"),
+    _form("openai_user_key", r"sk-", _A + "{20}T3BlbkFJ" + _A + "{20}", sign="T3BlbkFJ"),
     _form("anthropic_key", r"sk-ant-", r"(?:api|admin|oat|sid)[0-9]{2}-" + _W + "{80,}"),
     _form("openrouter_key", r"sk-or-v1-", _X + "{64}", _HEX_BITS_MIN),
     _form("groq_key", r"gsk_", _A + "{52}"),
@@ -92,16 +100,19 @@ FORMS: tuple[TokenForm, ...] = (
     _form("twilio_key", r"SK", _X + "{32}", _HEX_BITS_MIN),
     _form("sendgrid_key", r"SG\.", _W + r"{22}\." + _W + "{43}"),
     _form("mailgun_key", r"key-", _X + "{32}", _HEX_BITS_MIN),
-    _form("mailchimp_key", _X + r"{32}-us", r"[0-9]{1,2}", 0.0),
-    _form("telegram_bot_token", r"[0-9]{8,10}:AA", _W + "{33}"),
-    _form("discord_token", r"[MNO]" + _A + r"{23,27}\.", _W + r"{6}\." + _W + "{27,40}"),
+    _form("mailchimp_key", _X + r"{32}-us", r"[0-9]{1,2}", 2.6, sign=r"[0-9a-f]-us[0-9]"),
+    _form("telegram_bot_token", r"[0-9]{8,10}:AA", _W + "{33}", sign=r"[0-9]:AA" + _W + "{8}"),
+    _form(
+        "discord_token", r"[MNO]" + _A + r"{23,27}\.", _W + r"{6}\." + _W + "{27,40}",
+        sign=r"\." + _W + r"{6}\." + _W + "{8}",
+    ),
     _form("digitalocean_token", r"do[opr]_v1_", _X + "{64}", _HEX_BITS_MIN),
     _form("shopify_token", r"shp(?:at|ca|pa|ss)_", r"[0-9a-fA-F]{32}", _HEX_BITS_MIN),
     _form("square_token", r"sq0(?:atp|csp|idp)-", _W + "{22,43}"),
     _form("databricks_token", r"dapi", _X + "{32}", _HEX_BITS_MIN),
     _form("docker_token", r"dckr_(?:pat|oat)_", _W + "{27,32}"),
     _form("vault_token", r"hv[sbr]\.", _W + "{24,}"),
-    _form("terraform_token", _A + r"{14}\.atlasv1\.", _W + "{60,}"),
+    _form("terraform_token", _A + r"{14}\.atlasv1\.", _W + "{60,}", sign=r"\.atlasv1\."),
     _form("new_relic_key", r"NRAK-", r"[A-Z0-9]{27}"),
     _form("grafana_token", r"gl(?:sa|c)_", r"[A-Za-z0-9+/=]{32,}(?:_[0-9a-f]{8})?"),
     _form("linear_key", r"lin_api_", _A + "{40}"),
@@ -217,14 +228,9 @@ def find_own_keys(text: bytes, budget: Budget) -> Iterator[Hit]:
             yield Hit(FAREWAY_KEY, FAREWAY_KEY, start, end)
 
 
-def _prefilter(form: TokenForm) -> str:
-    """All of it; repetitions beyond a few dozen only make the set larger."""
-    return f"(?:{form.prefix})(?:{form.rest})"
-
-
 RULES: tuple[Rule, ...] = (
-    *(Rule(prefilters=(_prefilter(form),), find=_finder(form)) for form in FORMS),
-    Rule(prefilters=(_AWS_WORDS,), find=find_aws_secrets),
-    Rule(prefilters=(_JWT_START,), find=find_jwts),
-    Rule(prefilters=(_KEY_START,), find=find_own_keys),
+    *(Rule(group=Group.TOKENS, prefilters=(form.sign,), find=_finder(form)) for form in FORMS),
+    Rule(group=Group.TOKENS, prefilters=(_AWS_WORDS,), find=find_aws_secrets),
+    Rule(group=Group.TOKENS, prefilters=(_JWT_START,), find=find_jwts),
+    Rule(group=Group.TOKENS, prefilters=(_KEY_START,), find=find_own_keys),
 )

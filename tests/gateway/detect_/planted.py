@@ -32,7 +32,7 @@ CARD_FORMS = (
     ("4", 16, (4, 4, 4, 4)), ("51", 16, (4, 4, 4, 4)), ("55", 16, (4, 4, 4, 4)), ("2221", 16, (4, 4, 4, 4)),
     ("2720", 16, (4, 4, 4, 4)), ("34", 15, (4, 6, 5)), ("37", 15, (4, 6, 5)), ("300", 14, (4, 6, 4)),
     ("36", 14, (4, 6, 4)), ("3528", 16, (4, 4, 4, 4)), ("6011", 16, (4, 4, 4, 4)), ("65", 16, (4, 4, 4, 4)),
-    ("62", 19, (6, 13)), ("2200", 16, (4, 4, 4, 4)), ("4", 19, (4, 4, 4, 4, 3)), ("4", 13, (4, 4, 5)),
+    ("62", 19, (6, 13)), ("2200", 16, (4, 4, 4, 4)), ("4", 19, (4, 4, 4, 4, 3)),
 )  # fmt: skip
 
 
@@ -45,7 +45,9 @@ def any_card(rng: random.Random) -> str:
     prefix, size, sizes = rng.choice(CARD_FORMS)
     separator = rng.choice(("", "", " ", "-", "."))
     number = card(rng, prefix, size)
-    return grouped(number, sizes, separator) if separator else number
+    if separator and not (separator == "." and len(sizes) == 2):
+        return grouped(number, sizes, separator)
+    return number if size <= 16 else f"card {number}"
 
 
 def near_card(rng: random.Random) -> str:
@@ -159,7 +161,7 @@ def fr_nir(rng: random.Random) -> str:
         + f"{rng.randrange(1, 990):03}{rng.randrange(1, 999):03}"
     )
     number = bare + f"{97 - int(bare) % 97:02}"
-    return grouped(number, (1, 2, 2, 2, 3, 3, 2), " ") if rng.random() < 0.5 else number
+    return grouped(number, (1, 2, 2, 2, 3, 3, 2), " ") if rng.random() < 0.5 else f"NIR {number}"
 
 
 def es_dni(rng: random.Random) -> str:
