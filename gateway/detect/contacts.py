@@ -16,6 +16,7 @@ from gateway.detect.linear import Pattern
 EMAIL = "email"
 PHONE = "phone_number"
 IP_ADDRESS = "ip_address"
+CONTACTS = frozenset({EMAIL, PHONE, IP_ADDRESS})
 
 _EMAIL_PREFILTER = r"[A-Za-z0-9]@[A-Za-z0-9][A-Za-z0-9.\-]{0,60}\.[A-Za-z]{2}"
 _EMAIL = Pattern(r"[A-Za-z0-9._%+\-]+@(?:[A-Za-z0-9\-]+\.)+[A-Za-z]{2,24}")

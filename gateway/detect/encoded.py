@@ -7,7 +7,6 @@ hashes do not. What does not is opaque (an image, say), and has tags of its own.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterator
 
 from gateway.detect.budget import Budget
@@ -37,7 +36,7 @@ _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r\f") + b"\x7
 _FIRST_HALF = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef"
 _FIRST_CHARS = 128
 _DIGITS = b"0123456789"
-_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-=\\ \t\r\n"
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-= \t\r\n"
 
 
 def _find_nothing(_text: bytes, _budget: Budget) -> Iterator[Hit]:
@@ -63,11 +62,18 @@ class Decoder:
             BeyondBounds: There is more than is decoded for one request.
             OutOfTime: There is no time left.
         """
-        for start, end in _runs(text):
+        for block in _blocks(text):
             budget.note_candidate()
+            start, end = block[0][0], block[-1][1]
             decoded = self.text_of(text[start:end])
             if decoded is not None:
                 yield start, decoded
+            elif len(block) > 1:  # words, or one line of base64 between them
+                for start, end in block:
+                    budget.note_candidate()
+                    decoded = self.text_of(text[start:end])
+                    if decoded is not None:
+                        yield start, decoded
 
     def text_of(self, run: bytes) -> str | None:
         """The text that a run of base64 stands for; None where it stands for none.
@@ -85,22 +91,20 @@ class Decoder:
         return _decode(run)
 
 
-def _runs(text: bytes) -> Iterator[tuple[int, int]]:
-    """Runs of the alphabet; lines of one block are one run."""
-    start = end = -1
-    for from_, to in _RUN.spans(text):
-        if start >= 0 and text[end:from_] in _BREAKS:
-            end = to
-            continue
-        if start >= 0:
-            yield start, end
-        start, end = from_, to
-    if start >= 0:
-        yield start, end
+def _blocks(text: bytes) -> Iterator[list[tuple[int, int]]]:
+    """Runs of the alphabet; lines that may be of one block together."""
+    block: list[tuple[int, int]] = []
+    for start, end in _RUN.spans(text):
+        if block and text[block[-1][1] : start] not in _BREAKS:
+            yield block
+            block = []
+        block.append((start, end))
+    if block:
+        yield block
 
 
 def is_base64(run: bytes) -> bool:
-    """Whether something holds nothing but characters of base64, escaped ones included."""
+    """Whether something holds nothing but characters of base64."""
     return not run.translate(None, _ALPHABET)
 
 
@@ -119,16 +123,13 @@ def _may_be_text(run: bytes) -> bool:
 
 def _decode(run: bytes) -> str | None:
     """Decoded text, as much of it as whole groups of four characters hold."""
-    bare = run.translate(_TO_STANDARD, b" \r\n\t=\\")
+    bare = run.translate(_TO_STANDARD, b" \r\n\t=")
     spare = len(bare) % 4
     if spare == 1:
         bare = bare[:-1]
     elif spare:
         bare += b"=" * (4 - spare)
-    try:
-        decoded = base64.b64decode(bare, validate=True)
-    except binascii.Error:
-        return None
+    decoded = base64.b64decode(bare)
     if not decoded.isascii():
         return _utf8(decoded)
     return None if _has_controls(decoded) else decoded.decode("ascii")

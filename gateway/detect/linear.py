@@ -22,7 +22,7 @@ OVERLAP_BYTES = 1024
 MEMORY_BYTES = 64 * 1024 * 1024
 """Most memory of a compiled set; RE2's own default of 8 MiB is meant for one pattern."""
 
-_SENTINEL = b"\x7f#fareway-scanned#\x7f"
+_SENTINEL = b"\x7f#\x7f#\x7f"  # no letter or digit, which patterns could match
 
 
 class _Match(Protocol):
@@ -152,6 +152,9 @@ class TextPatternSet:
 
     Args:
         patterns: RE2 syntax; each is known to compile.
+
+    Raises:
+        BadPattern: Together they are too large.
     """
 
     __slots__ = ("_compiled",)
@@ -161,7 +164,10 @@ class TextPatternSet:
         made.Add("")  # as the sentinel above: it matches every text
         for pattern in patterns:
             made.Add(pattern)
-        made.Compile()
+        try:
+            made.Compile()
+        except _RE2.error as error:
+            raise BadPattern("all patterns together are too large; repeat less") from error
         self._compiled = made
 
     def matches(self, text: str) -> list[int]:

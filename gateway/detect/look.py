@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gateway.detect import encoded
-from gateway.detect.body_text import flatten, fold, to_ascii
+from gateway.detect.body_text import MARK, flatten, fold, to_ascii
 from gateway.detect.borders import Seam, is_across, seams
 from gateway.detect.budget import Budget
+from gateway.detect.contacts import CONTACTS
 from gateway.detect.custom import CustomScanner
 from gateway.detect.encoded import DEPTH_MAX, Decoder, is_base64
 from gateway.detect.errors import BeyondBounds
@@ -158,7 +159,8 @@ class Look:
             if self.custom is not None:
                 hits += self.custom.hits(joined, self.budget)
             for hit in hits:
-                if is_across(borders, hit.start, hit.end):
+                # Two addresses side by side are no third one.
+                if hit.detector not in CONTACTS and is_across(borders, hit.start, hit.end):
                     self._note(hit, text, path)
 
     def _at_runs(self, text: bytes, aside: SetAside) -> None:
@@ -168,8 +170,11 @@ class Look:
             offset = max(0, text.find(aside.mark + b"%04d" % index))
             (path,) = paths_of(text, [offset])
             if not is_base64(whole):
-                self._at_text(flatten(b'"%b"' % whole), path, depth=1)
-                continue
+                text_of_run = flatten(b'"%b"' % whole).strip(MARK)
+                whole = text_of_run.encode()
+                if not is_base64(whole):  # not even without its escapes
+                    self._at_text(text_of_run, path, depth=1)
+                    continue
             inner = self._decoder.text_of(whole)
             if inner is not None:
                 self._at_text(inner, f"{path} (base64)", depth=1)

@@ -49,17 +49,18 @@ class _Level:
         return f".{self.name}" if self.name is not None else f".(member {self.index + 1})"
 
 
-def paths_of(text: bytes, offsets: Sequence[int]) -> list[str]:
+def paths_of(text: bytes, offsets: Sequence[int], *, tokens_max: int = TOKENS_MAX) -> list[str]:
     """The path of the string at each offset.
 
     Args:
         text: A body as one folded text.
         offsets: Ascending.
+        tokens_max: Structural signs that are walked over.
     """
     found: list[str] = []
     levels: list[_Level] = []
     for count, token in enumerate(_TOKEN.finditer(text)):
-        if len(found) == len(offsets) or count == TOKENS_MAX:
+        if len(found) == len(offsets) or count == tokens_max:
             break
         is_string = text[token.start()] == MARK_BYTE[0]
         is_name = is_string and bool(levels) and _COLON.match(text, token.end()) is not None
@@ -71,8 +72,7 @@ def paths_of(text: bytes, offsets: Sequence[int]) -> list[str]:
             found.append(_path(levels) + (" (its name)" if is_name else ""))
         if not is_string:
             _step(levels, text[token.start()])
-    rest = _path(levels[:1]) or "the body"
-    return found + [rest] * (len(offsets) - len(found))
+    return found + [_path(levels[:1])] * (len(offsets) - len(found))
 
 
 def _step(levels: list[_Level], sign: int) -> None:
@@ -87,4 +87,4 @@ def _step(levels: list[_Level], sign: int) -> None:
 
 
 def _path(levels: Sequence[_Level]) -> str:
-    return "".join(level.shown() for level in levels).lstrip(".")
+    return "".join(level.shown() for level in levels).lstrip(".") or "the body"

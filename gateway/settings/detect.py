@@ -34,6 +34,16 @@ def _check_pattern(value: str) -> str:
     return value
 
 
+def _check_together(patterns: list[str]) -> None:
+    from gateway.detect.errors import BadPattern
+    from gateway.detect.linear import TextPatternSet
+
+    try:
+        TextPatternSet(patterns)
+    except BadPattern as error:
+        raise ValueError(f"custom: {error}") from error
+
+
 Re2Pattern = Annotated[str, AfterValidator(_check_pattern)]
 """A regular expression in RE2's syntax, which takes time linear in the text."""
 
@@ -131,6 +141,8 @@ class DetectSettings(Section):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two custom detectors are called {name!r}")
+        if self.custom:
+            _check_together([one.pattern for one in self.custom])
         return self
 
     def tag_lists(self) -> Iterator[tuple[tuple[str | int, ...], tuple[str, ...]]]:
