@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -74,3 +76,55 @@ class Listener:
             if not data:
                 return
             self.seen += 1
+
+
+class PackageIndex:
+    """An index of packages on loopback with one wheel, which another place may hold.
+
+    Attributes:
+        port: Where.
+        files_url: Where the page says that the wheel is; the index itself unless told otherwise.
+        seen: How many requests came.
+    """
+
+    def __init__(self, wheel: Path | None) -> None:
+        self.seen = 0
+        index = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                index.seen += 1
+                if self.path.endswith(".whl"):
+                    data, kind = (b"" if wheel is None else wheel.read_bytes()), "application/zip"
+                else:
+                    name = "tiny_model-1.0-py3-none-any.whl"
+                    data, kind = (
+                        f'<a href="{index.files_url}/{name}">{name}</a>'.encode(),
+                        "text/html",
+                    )
+                self.send_response(200)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                """Stay quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+        self.files_url = self.url
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join(5)
+        self._server.server_close()
