@@ -78,6 +78,7 @@ def check(settings: Settings, *, names: Names, today: date | None) -> Iterator[F
     yield from _attributes(settings)
     yield from _budgets(settings)
     yield from _retention(settings)
+    yield from _egress(settings)
     yield from _baseline(settings, names)
     yield from _finance(settings, names)
     yield from _machines(settings)
@@ -322,6 +323,15 @@ def _budgets(settings: Settings) -> Iterator[Finding]:
                 message=f"SQLite holds budgets up to {SQLITE_LIMIT_USD_MAX:,} USD; use PostgreSQL"
                 " in storage.database, or a lower limit",
             )
+
+
+def _egress(settings: Settings) -> Iterator[Finding]:
+    if settings.egress.mode == "observe":
+        yield Finding(
+            path=("egress", "mode"),
+            message="refuses no connection; the guard only tells what it would refuse",
+            is_error=False,
+        )
 
 
 def _retention(settings: Settings) -> Iterator[Finding]:
