@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from gateway.detect.errors import OutOfTime
 
-CANDIDATES_PER_LOOK = 32
-"""Candidates between two looks at the clock; each takes 2 to 40 microseconds."""
+CANDIDATES_PER_LOOK = 16
+"""Candidates between two looks at the clock; each takes 2 to 60 microseconds."""
 
 
 class Budget:

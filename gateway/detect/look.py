@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -98,8 +99,7 @@ class Look:
                 self._note_in_body(to_ascii(text), self.custom.hits(text, self.budget))
         self._note_in_body(ascii_text, hits)
         if _END_OF_OBJECT in body:
-            for seam in seams(body):
-                self._at_seam(seam)
+            self._at_seams(seams(body))
         if has_encoded:
             self._at_encoded(ascii_text)
         if aside is not None:
@@ -150,18 +150,29 @@ class Look:
             for (_, inner), path in zip(found, paths, strict=True):
                 self._at_text(inner, f"{path} (base64)", depth=1)
 
-    def _at_seam(self, seam: Seam) -> None:
-        self.budget.note_candidate()
-        path = f"{seam.first} to {seam.last}"
-        for joined, borders in seam.readings():
-            text = to_ascii(joined)
-            hits, _ = self._hits(text)
-            if self.custom is not None:
-                hits += self.custom.hits(joined, self.budget)
-            for hit in hits:
-                # Two addresses side by side are no third one.
-                if hit.detector not in CONTACTS and is_across(borders, hit.start, hit.end):
-                    self._note(hit, text, path)
+    def _at_seams(self, found: Iterable[Seam]) -> None:
+        """Look at what stands around borders, all of it as one text; what reaches over counts."""
+        pieces, size = [MARK], 1
+        starts, paths, borders = list[int](), list[str](), list[int]()
+        for seam in found:
+            self.budget.note_candidate()
+            for joined, within in seam.readings():
+                starts.append(size)
+                paths.append(f"{seam.first} to {seam.last}")
+                borders += [size + border for border in within]
+                pieces += (joined, MARK, MARK)
+                size += len(joined) + 2
+        if not starts:
+            return
+        text = "".join(pieces)
+        ascii_text = to_ascii(text)
+        hits, _ = self._hits(ascii_text)
+        if self.custom is not None:
+            hits += self.custom.hits(text, self.budget)
+        for hit in hits:
+            # Two addresses side by side are no third one.
+            if hit.detector not in CONTACTS and is_across(borders, hit.start, hit.end):
+                self._note(hit, ascii_text, paths[bisect_right(starts, hit.start) - 1])
 
     def _at_runs(self, text: bytes, aside: SetAside) -> None:
         """Look at what was set aside because it looked like long base64."""

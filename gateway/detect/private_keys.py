@@ -25,7 +25,7 @@ _JWK = r"\x7fd\x7f ?: ?\x7f[A-Za-z0-9_\-]{40}"
 _STARTS = (Pattern(_PEM_START), Pattern(_PUTTY_START))
 _WHOLE = (("age", Pattern(_AGE)), ("pkcs8", Pattern(_DER)))
 _JWK_PATTERN = Pattern(_JWK)
-_JWK_NEAR_BYTES = 4096
+_JWK_NEAR_BYTES = 2048
 _KEY_TYPE = b"\x7fkty\x7f"
 
 _FOLLOWS_BYTES = 1024
@@ -37,11 +37,15 @@ _END = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\x7f")
 def find(text: bytes, budget: Budget) -> Iterator[Hit]:
     """Private keys in armour: a header, and random base64 soon after it."""
     for pattern in _STARTS:
+        done = 0
         for start, end in pattern.spans(text):
             budget.note_candidate()
+            if start < done:
+                continue
             line = _LINE.search(text, end, end + _FOLLOWS_BYTES)
             if line is not None and entropy_bits(line[0]) >= _BITS_MIN:
-                yield Hit(PRIVATE_KEY, "pem", start, _end_of_key(text, line.end()))
+                done = _end_of_key(text, line.end())
+                yield Hit(PRIVATE_KEY, "pem", start, done)
 
 
 def find_bare(text: bytes, budget: Budget) -> Iterator[Hit]:
