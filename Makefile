@@ -56,6 +56,7 @@ fmt: venv-test ## format and mend what can be mended without thought
 bench: venv-test ## print ratios against peers and the machine's limits
 	@$(BIN)/fareway bench gateway $(ARGS)
 	@$(BIN)/fareway bench routing
+	@$(BIN)/fareway bench detect
 	@$(BIN)/fareway bench ledger
 	@$(BIN)/fareway bench engine
 

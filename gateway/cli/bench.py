@@ -102,6 +102,12 @@ def bench_routing(json_file: JsonFileOption = None) -> None:
     _run_module("bench.bench_routing", json_file)
 
 
+@app.command("detect", short_help="Detectors beside a plain loop over their patterns.")
+def bench_detect(json_file: JsonFileOption = None) -> None:
+    """Time the detectors on requests of several kinds of text and lengths."""
+    _run_module("bench.bench_detect", json_file)
+
+
 @app.command("ledger", short_help="Journal, loader and reports beside this disk and the databases.")
 def bench_ledger(
     only: Annotated[

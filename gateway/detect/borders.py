@@ -21,7 +21,11 @@ AROUND_CHARS = 256
 
 _WORD_CHARS_MIN = 20
 _DIGIT = re.compile("[0-9]")
-_BETWEEN_DIGITS = re.compile(r"(?<=[0-9])[ .\-]{1,3}(?=[0-9])|[ .\-]{1,3}\Z")
+_WORDS = 6
+"""Words of the first and of the last text that are read with a border: what a number needs that is
+written in groups or stands behind the word that names it."""
+_OF_NUMBERS = "0123456789 .-"
+_BARE = str.maketrans("", "", " .-")
 _JOINS = re.compile(r"[0-9A-Za-z+/=_.\-~]")
 
 
@@ -57,19 +61,38 @@ class Seam:
     def readings(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """How it may be read, each with the offsets at which a piece begins, ascending.
 
-        As it stands; and, where that differs, without what separates digits, as groups of digits
-        may be cut anywhere.
+        As it stands; and, where digits touch, without what separates them, as groups of digits may
+        be cut anywhere.
         """
-        yield _joined(self.pieces)
-        squeezed = tuple(_BETWEEN_DIGITS.sub("", piece) for piece in self.pieces)
+        pieces = (_last_words(self.pieces[0]), *self.pieces[1:-1], _first_words(self.pieces[-1]))
+        yield _joined(pieces)
+        squeezed = tuple(map(_squeeze, self.pieces))
         if squeezed != self.pieces:
-            yield _joined(squeezed)
+            yield _joined((_last_words(squeezed[0]), *squeezed[1:-1], _first_words(squeezed[-1])))
 
 
 def is_across(borders: Sequence[int], start: int, end: int) -> bool:
     """Whether a span reaches over one of the borders, which ascend."""
     place = bisect_right(borders, start)
     return place < len(borders) and borders[place] < end
+
+
+def _last_words(text: str) -> str:
+    return " ".join(text.rsplit(None, _WORDS)[-_WORDS:])
+
+
+def _first_words(text: str) -> str:
+    return " ".join(text.split(None, _WORDS)[:_WORDS])
+
+
+def _squeeze(text: str) -> str:
+    """A piece with the digits at its ends close together."""
+    kept = text.rstrip(_OF_NUMBERS)
+    end = text[len(kept) :]
+    rest = kept.lstrip(_OF_NUMBERS)
+    begin = kept[: len(kept) - len(rest)]
+    between = " " if rest and end[:1] == " " else ""
+    return begin.translate(_BARE) + rest + between + end.translate(_BARE)
 
 
 def _joined(pieces: Sequence[str]) -> tuple[str, tuple[int, ...]]:

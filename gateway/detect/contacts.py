@@ -30,10 +30,12 @@ _PHONE_DIGITS_MIN, _PHONE_DIGITS_MAX = 8, 15
 _FICTION = b"555"
 
 _IPV4 = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}"
-_IPV6 = r"(?i)[0-9a-f]::[0-9a-f]|(?:[0-9a-f]{1,4}:){3}"
+_IPV6 = r"(?i)[0-9a-f]:[0-9a-f]{0,4}:[0-9a-f]{0,4}:"
 _IPV4_PATTERN = Pattern(r"[0-9]+(?:\.[0-9]+){3,}")
-_IPV6_PATTERN = Pattern(r"(?i)[0-9a-f]{1,4}:[0-9a-f:]+[0-9a-f]")
-_IPV6_CHARS_MAX = 39
+_IPV6_PATTERN = Pattern(r"(?i)[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){3,}")
+_IPV4_CHARS_MAX, _IPV4_POINTS = 15, 3
+_IPV6_CHARS_MAX, _IPV6_COLONS = 39, 7
+_USUAL_PRIVATE = (b"10.", b"127.", b"192.168.", b"0.")
 
 
 def find_emails(text: bytes, budget: Budget) -> Iterator[Hit]:
@@ -62,13 +64,26 @@ def find_phones(text: bytes, budget: Budget) -> Iterator[Hit]:
 
 def find_ip_addresses(text: bytes, budget: Budget) -> Iterator[Hit]:
     """Addresses that are routed in public."""
-    for pattern, chars_max in ((_IPV4_PATTERN, 15), (_IPV6_PATTERN, _IPV6_CHARS_MAX)):
+    for pattern, may_be in ((_IPV4_PATTERN, _may_be_ipv4), (_IPV6_PATTERN, _may_be_ipv6)):
         for start, end in pattern.spans(text):
             budget.note_candidate()
-            if end - start > chars_max or _touches(text, start, end):
-                continue
-            if _is_public(text[start:end].decode()):
+            address = text[start:end]
+            if may_be(address) and not _touches(text, start, end) and _is_public(address):
                 yield Hit(IP_ADDRESS, IP_ADDRESS, start, end)
+
+
+def _may_be_ipv4(address: bytes) -> bool:
+    """Whether it is worth a closer look: neither a version nor in the usual private networks."""
+    if len(address) > _IPV4_CHARS_MAX or address.startswith(_USUAL_PRIVATE):
+        return False
+    return address.count(b".") == _IPV4_POINTS
+
+
+def _may_be_ipv6(address: bytes) -> bool:
+    """Whether it is worth a closer look; a time of day is not."""
+    if len(address) > _IPV6_CHARS_MAX:
+        return False
+    return b"::" in address or address.count(b":") == _IPV6_COLONS
 
 
 RULES = (
@@ -85,8 +100,8 @@ def _touches(text: bytes, start: int, end: int) -> bool:
     return end < len(text) and (text[end] in ALPHANUMERIC or text[end] in b"-+_*")
 
 
-def _is_public(text: str) -> bool:
+def _is_public(address: bytes) -> bool:
     try:
-        return ipaddress.ip_address(text).is_global
+        return ipaddress.ip_address(address.decode()).is_global
     except ValueError:
         return False

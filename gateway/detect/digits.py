@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from gateway.detect.budget import Budget
@@ -32,6 +33,11 @@ _CARD_FORMS = (
 _GROUPS_SPELT_MIN = 5
 """A run of so many groups of one size was spelt out digit by digit, or two by two."""
 _GROUP_DIGITS_SPELT_MAX = 3
+_GROUP_DIGITS_MIN = 9
+"""The shortest number that stands in one group."""
+_SHAPES_MAX = 4096
+_SHAPE = bytes.maketrans(b"123456789", b"000000000")
+_APART = bytes.maketrans(b".-", b"  ")
 _UNNAMED_CARD_DIGITS_MAX = 16
 _CARD_WORDS = words_pattern(
     r"card|karte|carte|tarjeta|carta|visa|union.?pay|maestro|\bpan\b|\bmir\b"
@@ -87,10 +93,38 @@ def find(text: bytes, budget: Budget) -> Iterator[Hit]:
     """Payment cards and identity numbers made of digits."""
     for start, end in _PATTERN.spans(text):
         budget.note_candidate()
-        yield from _look(text, start, end, budget)
+        if not _is_hopeless(text[start:end].translate(_SHAPE)):
+            yield from _look(text, start, end, budget)
 
 
 RULE = Rule(prefilters=(_RUN,), find=find)
+
+
+@lru_cache(maxsize=_SHAPES_MAX)
+def _is_hopeless(shape: bytes) -> bool:
+    """Whether no number is written in this shape, whatever its digits: most are days and times.
+
+    Args:
+        shape: A run with a zero for each digit.
+    """
+    sizes = [len(group) for group in shape.translate(_APART).split()]
+    if any(letter in shape for letter in _LOOK_ALIKE_LETTERS) or max(sizes) >= _GROUP_DIGITS_MIN:
+        return False
+    if len(sizes) >= _GROUPS_SPELT_MIN and sizes[0] <= _GROUP_DIGITS_SPELT_MAX:
+        return False
+    return not any(_has_form(sizes[index:]) for index in range(len(sizes)))
+
+
+def _has_form(sizes: list[int]) -> bool:
+    node = _FORMS
+    for size in sizes:
+        found = node.next.get(size)
+        if found is None:
+            return False
+        if found.here is not None:
+            return True
+        node = found
+    return False
 
 
 def _look(text: bytes, start: int, end: int, budget: Budget) -> Iterator[Hit]:
@@ -179,7 +213,7 @@ def _group(
     """What a group is by itself; nothing where it is the fraction of a decimal number."""
     from_, to = groups[index]
     size = to - from_
-    if size < 9 or _is_fraction(text, start + from_, start + to):
+    if size < _GROUP_DIGITS_MIN or _is_fraction(text, start + from_, start + to):
         return None
     digits = run[from_:to].decode()
     for kind in _BY_DIGITS.get(size, ()):

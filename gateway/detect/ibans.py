@@ -29,9 +29,10 @@ _LENGTHS = {
 }  # fmt: skip
 """Characters of each country's numbers."""
 
-_START = f"(?i)(?:{'|'.join(_LENGTHS)})[ \\-]{{0,2}}[0-9][ \\-]{{0,2}}[0-9]"
+_START = f"(?i)(?:\\b|_)(?:{'|'.join(_LENGTHS)})[ \\-]{{0,2}}[0-9][ \\-]{{0,2}}[0-9]"
 _PREFILTER = _START + r"[ \-]{0,2}[0-9A-Z]{2}[ \-]{0,2}[0-9A-Z]{2}"
 _PATTERN = Pattern(_START)
+_UNDERSCORE = ord("_")
 _SEPARATORS = frozenset(b" -.")
 _SEPARATORS_TOGETHER_MAX = 3
 
@@ -40,7 +41,8 @@ def find(text: bytes, budget: Budget) -> Iterator[Hit]:
     """IBANs, with or without spaces or dashes, in capitals or not."""
     done = 0
     for start, _ in _PATTERN.spans(text):
-        if start < done or (start and text[start - 1] in ALPHANUMERIC):
+        start += text[start] == _UNDERSCORE
+        if start < done:
             continue
         budget.note_candidate()
         taken = _take(text, start)

@@ -46,11 +46,12 @@ _FINDERS = tuple(_finder(kind) for kind in LETTERED)
 _SET = PatternSet([kind.pattern for kind in LETTERED])
 
 _GATE = (
-    r"[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9]",
+    r"[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[0-9][ .\-]?[A-Za-z]",
+    next(kind.pattern for kind in LETTERED if kind.kind == "fi_hetu"),  # may end in a digit
     r"[A-Za-z]{3} ?[0-9]{2}[A-Za-z][0-9]{2} ?[A-Za-z][0-9]{3}[A-Za-z]",  # it_codice_fiscale
     f"(?i){GERMAN_CARD_WORDS}",
 )
-"""All have a row of digits, but for two; and most text has none of these."""
+"""All have a row of digits and a letter behind it, but for three; most text has none of these."""
 
 
 def find(text: bytes, budget: Budget) -> Iterator[Hit]:
