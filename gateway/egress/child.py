@@ -25,7 +25,6 @@ from typing import Protocol, cast
 from gateway.egress.guard import Guard
 from gateway.egress.installed import install
 from gateway.egress.places import Place, index_hosts, normal_name, place_of_url
-from gateway.settings.environment import process_environ
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +72,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments, namespace=_Arguments())
     if given.no_network and not leave_network():
+        from gateway.telemetry.logs import set_up_logging  # few children need it
+
+        set_up_logging(given.module)  # in the form that the module itself begins with
         logger.warning(
             "%s has no network namespace of its own on this machine; the guard in it refuses"
             " connections",
@@ -86,6 +88,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def pip_places() -> Iterator[Place]:
     """What pip connects to as this machine has set it up: indexes, links, proxies."""
+    from gateway.settings.environment import process_environ  # an engine needs none of it
+
     module = import_module("pip._internal.configuration")
     found = cast("_Load", vars(module)["Configuration"])(isolated=False)
     found.load()

@@ -56,6 +56,30 @@ def test_a_child_without_a_network_reaches_nobody_and_runs_as_itself(tmp_path):
         assert told["interfaces"] == ["lo"]
 
 
+KEPT = """
+import sys
+from gateway.egress import child
+child.leave_network = lambda: False
+child.main(["--no-network", "probe_module", sys.argv[1]])
+"""
+
+
+def test_where_no_namespace_can_be_had_the_hook_alone_binds_and_the_log_says_so(tmp_path):
+    (tmp_path / "probe_module.py").write_text(PROBE)
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    with Listener() as server:
+        ended = subprocess.run(
+            [sys.executable, "-c", KEPT, str(server.port)], capture_output=True, text=True,
+            timeout=60, check=True, cwd=Path(__file__).parents[2],
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+        assert server.seen == 0
+    assert json.loads(ended.stdout)["to"] == "EgressRefused"
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert "has no network namespace" in lines[0]["message"]
+    assert "egress refused" in lines[1]["message"]
+
+
 LEAVE = """
 import os, socket, sys
 from gateway.egress.child import leave_network
