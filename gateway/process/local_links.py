@@ -10,14 +10,16 @@ import logging
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
 from gateway.health import HealthBoard
+from gateway.privacy.permit import operator_permit
 from gateway.process.messages import EngineFault
 from gateway.process.messages import EngineLink as LinkMessage
 from local_engine.api import Done, EngineClient, EngineError, GenerateRequest
+from providers.contract import ENGINE, EgressPermit
 from providers.native.local import EngineLink
 
 logger = logging.getLogger(__name__)
@@ -40,10 +42,22 @@ class LocalLinks:
     Attributes:
         links: By provider name, then by model id; shared with the providers.
         health: Told what is there.
+        permit: Of the measurement, which carries nobody's request: every engine of the
+            configuration.
     """
 
     links: Mapping[str, Mapping[str, EngineLink]]
     health: HealthBoard
+    permit: EgressPermit = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Write the permit."""
+        engines = {
+            f"{provider}/{model_id}": ENGINE
+            for provider, models in self.links.items()
+            for model_id in models
+        }
+        self.permit = operator_permit("warm-up", engines)
 
     def start(self) -> None:
         """Note that no engine is there yet."""
@@ -52,7 +66,12 @@ class LocalLinks:
                 self.health.set_fault(f"{provider}/{model_id}", STARTING)
 
     async def _warm_up(self, deployment: str, client: EngineClient) -> None:
-        """Measure one small generation."""
+        """Measure one small generation.
+
+        Raises:
+            NotPermitted: The deployment is no engine of the configuration.
+        """
+        self.permit.require(deployment, ENGINE)
         request = GenerateRequest(
             id="warm-up",
             # A namespace of its own: nothing that a tenant sends can meet this prefix.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import logging
+import re
 from dataclasses import replace
 
 import pytest
@@ -119,12 +121,28 @@ def test_the_configuration_and_the_transport_call_a_place_by_the_same_name(
     assert origin(url) == place_of(URL(url))
 
 
+@functools.cache
+def callers() -> dict[str, set[str]]:
+    """The files of ours that call something, by its last name."""
+    found: dict[str, set[str]] = {}
+    for folder in ("gateway", "providers", "local_engine"):
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            text = path.read_text()
+            if not re.search(r"EgressPermit\(|\.generate\(|\.require\(", text):
+                continue  # most files; to parse them all takes seconds
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Call):
+                    name = ast.unparse(node.func).rpartition(".")[2]
+                    found.setdefault(name, set()).add(path.relative_to(REPOSITORY).as_posix())
+    return found
+
+
+def test_every_road_to_an_engine_demands_a_permit():
+    """A transport cannot be asked without one; an engine's client can, so its users are these."""
+    roads = {path for path in callers()["generate"] if not path.startswith("local_engine/")}
+    assert roads == {"providers/native/local.py", "gateway/process/local_links.py"}
+    assert roads <= callers()["require"]
+
+
 def test_nothing_but_the_policy_makes_permits():
-    makers = {
-        path.relative_to(REPOSITORY).as_posix()
-        for folder in ("gateway", "providers", "local_engine")
-        for path in (REPOSITORY / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("EgressPermit")
-    }
-    assert makers == {"gateway/privacy/permit.py"}
+    assert callers()["EgressPermit"] == {"gateway/privacy/permit.py"}
