@@ -19,8 +19,12 @@ CHUNK_BYTES = 256 * 1024
 OVERLAP_BYTES = 1024
 """Longer than anything a prefilter needs to see."""
 
-MEMORY_BYTES = 64 * 1024 * 1024
-"""Most memory of a compiled set; RE2's own default of 8 MiB is meant for one pattern."""
+MEMORY_BYTES = 8 * 1024 * 1024
+"""Most memory of one of our sets. What RE2 remembers of the texts it saw grows up to that, and is
+forgotten then; new text of many kinds takes 11 MiB of all sets together."""
+
+CUSTOM_MEMORY_BYTES = 32 * 1024 * 1024
+"""The same of the operator's patterns, which may be large."""
 
 _SENTINEL = b"\x7f#\x7f#\x7f"  # no letter or digit, which patterns could match
 
@@ -142,6 +146,8 @@ class PatternSet:
                 text ends with one that must be reported.
         """
         found = self._compiled.Match(text + _SENTINEL)
+        if len(found) == 1 and found[0] == 0:  # as nearly always
+            return []
         if 0 not in found:
             raise ScanFailed("the prefilter did not run")
         return [index - 1 for index in found if index]
@@ -160,7 +166,7 @@ class TextPatternSet:
     __slots__ = ("_compiled",)
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        made = _RE2.Set.SearchSet(_options(is_text=True, max_mem=MEMORY_BYTES))
+        made = _RE2.Set.SearchSet(_options(is_text=True, max_mem=CUSTOM_MEMORY_BYTES))
         made.Add("")  # as the sentinel above: it matches every text
         for pattern in patterns:
             made.Add(pattern)

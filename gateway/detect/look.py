@@ -89,6 +89,8 @@ class Look:
             body = aside.text
         if len(body) > BODY_BYTES_MAX:
             raise BeyondBounds("the body is larger than is looked through")
+        if len(body) > SET_ASIDE_BYTES_MIN:
+            self.budget.check()  # begins, as what follows takes its time already
         text = flatten(body)
         folded = fold(text)
         ascii_text = to_ascii(folded)

@@ -91,9 +91,12 @@ class Scanner:
             Unfinished: There was no time, or the prefilter did not run.
         """
         found: dict[Rule, None] = {}
+        is_short = len(text) <= CHUNK_BYTES
         for one in self._passes:
-            for index in sorted(_matches(one.prefilters, text, budget)):
-                found[one.rules[index]] = None
+            matches = one.prefilters.matches
+            indices = matches(text) if is_short else _by_chunk(matches, text, budget)
+            if indices:
+                found |= dict.fromkeys(one.rules[index] for index in sorted(indices))
         return tuple(found)
 
     def hits(self, text: bytes, budget: Budget) -> Iterator[Hit]:
@@ -142,11 +145,9 @@ class Scanner:
         return spans
 
 
-def _matches(prefilters: PatternSet, text: bytes, budget: Budget) -> Iterable[int]:
-    if len(text) <= CHUNK_BYTES:
-        return prefilters.matches(text)
+def _by_chunk(matches: Callable[[bytes], Iterable[int]], text: bytes, budget: Budget) -> set[int]:
     found: set[int] = set()
     for start in range(0, len(text), CHUNK_BYTES):
         budget.check()
-        found.update(prefilters.matches(text[max(0, start - OVERLAP_BYTES) : start + CHUNK_BYTES]))
+        found.update(matches(text[max(0, start - OVERLAP_BYTES) : start + CHUNK_BYTES]))
     return found

@@ -8,6 +8,7 @@ import random
 import time
 
 import pytest
+from stdnum.iso7064 import mod_97_10
 
 from gateway.detect.budget import CANDIDATES_PER_LOOK, Budget
 from gateway.detect.errors import OutOfTime
@@ -138,6 +139,14 @@ def test_a_private_web_key_is_found_by_its_private_part():
     assert found(json.dumps(key).replace('"', "\x7f")) == set()
 
 
+def test_an_account_within_an_account_is_one():
+    bban = "2004101005" + "05DE12F5AB1" + "06"
+    number = "FR" + mod_97_10.calc_check_digits(bban + "FR") + bban
+    text = " ".join(number[place : place + 4] for place in range(0, len(number), 4))
+    assert " DE12 " in text
+    assert found(text) == {"iban"}
+
+
 def test_near_cards_and_random_text_hardly_ever_look_like_values():
     """Luhn and mod 97 let one random number in ten and in a hundred pass, and forms fewer."""
     rng = random.Random("near")
@@ -172,7 +181,7 @@ def test_of_two_finds_that_overlap_the_longer_one_counts():
 def test_time_is_looked_at_between_candidates():
     clock = iter([0.0, 0.5, 2.0])
     budget = Budget(lambda: next(clock), 1.0)
-    for _ in range(2 * CANDIDATES_PER_LOOK - 1):
+    for _ in range(2 * CANDIDATES_PER_LOOK):
         budget.note_candidate()
     with pytest.raises(OutOfTime):
         budget.note_candidate()
