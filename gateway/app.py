@@ -342,8 +342,8 @@ def build_admission(
         permits=build_permits(settings, policy.source),
         teams={
             name: TeamRules(
-                tags=frozenset(team.tags),
-                projects=frozenset(team.projects),
+                tags=policy.source.teams[name].tags,
+                projects=policy.source.teams[name].projects,
                 models=team.models,
             )
             for name, team in settings.teams.items()
@@ -360,7 +360,7 @@ def build_permits(settings: Settings, source: PolicySource) -> Permits:
         settings: The configuration.
         source: The policy as it is written, never as it was compiled.
     """
-    return Permits(source, origins=_origins(settings, source), floors=_floors(settings))
+    return Permits(source, origins=_origins(settings, source))
 
 
 def narrow_permits(permits: Permits, newer: Settings) -> None:
@@ -370,15 +370,11 @@ def narrow_permits(permits: Permits, newer: Settings) -> None:
         PolicyError: The newer policy cannot be compiled.
     """
     source = build_policy(newer).source
-    permits.narrow(source, origins=_origins(newer, source), floors=_floors(newer))
+    permits.narrow(source, origins=_origins(newer, source))
 
 
 def _origins(settings: Settings, source: PolicySource) -> Mapping[str, str]:
     return deployment_origins(settings, [one.name for one in source.deployments])
-
-
-def _floors(settings: Settings) -> Mapping[str, frozenset[str]]:
-    return {name: frozenset(team.tags) for name, team in settings.teams.items()}
 
 
 def quota_groups(settings: Settings) -> dict[str, str]:

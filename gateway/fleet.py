@@ -16,6 +16,7 @@ from gateway.health import AVAILABLE, HealthBoard
 from gateway.privacy.model import (
     LOCAL,
     TagRule,
+    TeamFloor,
     TrustClaim,
     TrustedDeployment,
     shipped_implications,
@@ -275,6 +276,14 @@ def build_policy(settings: Settings) -> Policy:
             for name, entry in listed_deployments(settings).items()
         ],
         implications=shipped_implications(settings.server.region),
+        teams={
+            name: TeamFloor(
+                tags=frozenset(team.tags),
+                projects={project: frozenset(one.tags) for project, one in team.projects.items()},
+                keys={key.name: frozenset(key.tags) for key in team.keys},
+            )
+            for name, team in settings.teams.items()
+        },
     )
 
 

@@ -30,15 +30,18 @@ def proved_policy(settings: Settings, clock: Clock) -> Policy:
     # At the instants of expiry too: what is allowed then must still be what the oracle says.
     expiries = {
         claim.expires_at
-        for deployment in policy.source.deployments
-        for claim in deployment.claims
+        for claims in (
+            *(deployment.claims for deployment in policy.source.deployments),
+            *policy.source.tools.values(),
+        )
+        for claim in claims
         if claim.expires_at is not None
     }
     verdict = verify(
         policy,
         policy.source,
         instants=[at, *sorted(expiries)[:INSTANTS_MAX]],
-        floors=[team.tags for team in settings.teams.values()],
+        floors=policy.source.floors(),
     )
     if verdict.counter_examples:
         shown = "; ".join(str(one) for one in verdict.counter_examples[:3])

@@ -14,7 +14,14 @@ from operator import itemgetter
 import msgspec
 
 from gateway import errors
-from gateway.admission.routes import FIELDS_CHARS_MAX, FIELDS_MAX, Route, Routes, make_route
+from gateway.admission.routes import (
+    FIELDS_CHARS_MAX,
+    FIELDS_MAX,
+    Route,
+    RouteKey,
+    Routes,
+    make_route,
+)
 from gateway.auth.directory import Principal
 from gateway.clock import from_microseconds
 from gateway.dialects.controls import Controls
@@ -53,12 +60,12 @@ class TeamRules:
 
     Attributes:
         tags: Floor of the team.
-        projects: Names of its projects.
+        projects: Its projects, each with its floor.
         models: Patterns that the team may use, None for all.
     """
 
     tags: frozenset[str] = frozenset()
-    projects: frozenset[str] = frozenset()
+    projects: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     models: tuple[str, ...] | None = None
 
 
@@ -101,7 +108,13 @@ class Admission:
             ModelNotAllowed: The key's team is not in the configuration any more.
         """
         health = self.health
-        key = (parsed.model, principal.team, principal.models, controls.tags)
+        project = principal.project
+        if controls.project is not None:
+            project = self._project(principal, controls.project)
+        tags, tools = controls.tags, parsed.tools
+        if principal.tags:
+            tags |= principal.tags
+        key = (parsed.model, principal.team, principal.models, tags, project, tools)
         route = self.routes.known.get(key)
         # As `Route.holds_at`, without the call.
         if (
@@ -109,10 +122,7 @@ class Admission:
             or route.health_epoch != health.epoch
             or not route.since_us <= wall_us < route.until_us
         ):
-            route = self._find_route(principal, parsed.model, controls, wall_us=wall_us)
-        project = principal.project
-        if controls.project is not None:
-            project = self._project(principal, controls.project)
+            route = self._find_route(principal, key, controls, wall_us=wall_us)
         decision = None
         if route.plan is not None:
             decision = route.plan.decide(
@@ -127,7 +137,7 @@ class Admission:
         if decision is None:
             decision = self._decide_apart(principal, parsed, controls, route, wall_us=wall_us)
         candidates = decision.candidates
-        egress = self.permits.issue(principal.team, controls.tags, route.tags, wall_us)
+        egress = self.permits.issue(principal.team, tags, route.tags, wall_us, project, tools)
         if self.permits.is_narrowed:
             candidates = _still_permitted(candidates, egress)
         if health.has_pauses:
@@ -139,30 +149,36 @@ class Admission:
             tags_text=route.tags_text,
             project=project,
             allowed=route.allowed,
+            sinks=route.sinks,
             egress=egress,
         )
 
     def _find_route(
-        self, principal: Principal, model: str, controls: Controls, *, wall_us: int
+        self, principal: Principal, key: RouteKey, controls: Controls, *, wall_us: int
     ) -> Route:
         """The route of a request that nobody has made before, or not since something changed."""
+        model, _, _, added, project, tools = key
         rules = self._rules(principal)
-        if controls.project is not None:
-            self._project(principal, controls.project)
         at, epoch = from_microseconds(wall_us), self.health.epoch
-        tags = rules.tags | controls.tags
+        tags = rules.tags | _project_floor(principal, rules, project) | added
         try:
             self.policy.close(controls.tags_given)  # unknown ones are told in the client's order
-            reach = self.policy.reach(tags, at=at)
+            reach = self.policy.reach(tags, at=at, tools=tools)
         except UnknownTags as error:
-            raise errors.InvalidRequest(str(error), param="x-fareway-tags") from error
+            if principal.tags.isdisjoint(error.tags):
+                raise errors.InvalidRequest(str(error), param="x-fareway-tags") from error
+            # A tag that was taken out of the policy after the key was made; without it the key must
+            # not go on as if it had never had it.
+            raise errors.ModelNotAllowed(
+                f"{error}; key {principal.key_id} carries it: put it back, or make another key"
+            ) from error
         snapshot = self._snapshot(at)
         found = find(snapshot, model)
         if found is None:
             # Clients can make up names without end, so it is not remembered.
             return make_route(None, reach, prices=(None, None), health_epoch=epoch)
         scope = self.scope(principal)
-        plan_key = (model, tags, is_authorised(snapshot, found, scope))
+        plan_key = (model, tags, is_authorised(snapshot, found, scope), tools)
         route = self.routes.planned(plan_key, wall_us, health_epoch=epoch)
         if route is None:
             plan = make_plan(
@@ -175,7 +191,6 @@ class Admission:
             )
             prices = self.fleet.prices.steady(found.deployments, at)
             route = make_route(plan, reach, prices=prices, health_epoch=epoch)
-        key = (model, principal.team, principal.models, controls.tags)
         self.routes.keep(key, plan_key, route)
         return route
 
@@ -308,6 +323,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
         tags_text: The same as a header's value.
         project: Project to book on, empty for none.
         allowed: Every deployment of the fleet that the tags may reach.
+        sinks: Names of the sinks that something of the request may reach.
         egress: Where the request may be sent, whatever the decision says.
     """
 
@@ -317,7 +333,25 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     tags_text: bytes
     project: str
     allowed: frozenset[str]
+    sinks: frozenset[str]
     egress: EgressPermit
+
+
+def _project_floor(principal: Principal, rules: TeamRules, project: str) -> frozenset[str]:
+    """The tags of the project that a request books on, none without a project.
+
+    Raises:
+        ModelNotAllowed: The key's project is not in the configuration any more.
+    """
+    if not project:
+        return frozenset()
+    floor = rules.projects.get(project)
+    if floor is None:
+        # As with a team: its keys must not fall back to a floor without the project's tags.
+        raise errors.ModelNotAllowed(
+            f"project {project!r} of team {principal.team!r} is not in the configuration any more"
+        )
+    return floor
 
 
 def _still_permitted(candidates: Sequence[Candidate], egress: EgressPermit) -> Sequence[Candidate]:

@@ -31,11 +31,13 @@ up as many as they like, of any length."""
 _FIRST_US = to_microseconds(datetime.min.replace(tzinfo=UTC))
 _END_US = to_microseconds(datetime.max.replace(tzinfo=UTC)) + 1
 
-RouteKey = tuple[str, str, frozenset[str] | None, frozenset[str]]
-"""The name in the request, the team, the key's models, and the tags that the client added."""
+RouteKey = tuple[str, str, frozenset[str] | None, frozenset[str], str, frozenset[str]]
+"""The name in the request, the team, the key's models, the tags that the key and the client added,
+the project, and the tools that leave the machine."""
 
-PlanKey = tuple[str, frozenset[str], bool]
-"""The name in the request, its tags with those of its team, and whether the key may use it."""
+PlanKey = tuple[str, frozenset[str], bool, frozenset[str]]
+"""The name in the request, its tags with those of its floor, whether the key may use it, and the
+tools that leave the machine."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         tags_text: The same as a header's value.
         allowed: Every deployment of the fleet that the tags may reach.
         reasons: Why each other deployment may not be reached.
+        sinks: Names of the sinks that may be reached.
         variants: Plans for requests that ask for what only some deployments can give.
     """
 
@@ -61,6 +64,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     tags_text: bytes
     allowed: frozenset[str]
     reasons: Mapping[str, str]
+    sinks: frozenset[str]
     variants: dict[Demands, Plan] = msgspec.field(default_factory=dict[Demands, Plan])
 
     def holds_at(self, wall_us: int, *, health_epoch: int) -> bool:
@@ -96,6 +100,7 @@ def make_route(
         tags_text=header_text(",".join(reach.sorted_tags)),
         allowed=reach.allowed,
         reasons=reach.reasons,
+        sinks=reach.sinks,
     )
 
 

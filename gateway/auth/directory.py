@@ -50,6 +50,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
         project: The project of its requests, empty for none.
         name: What it is for.
         models: Models that it may use, of those of its team; None for all of them.
+        tags: Privacy tags that each of its requests carries, sorted.
         disabled: Whether it was revoked.
         expires_at_us: Microseconds since the epoch from which it is void, None for never.
         limits: Its own rate limits, None for none.
@@ -63,6 +64,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
     source: KeySource
     project: str = ""
     models: tuple[str, ...] | None = None
+    tags: tuple[str, ...] = ()
     disabled: bool = False
     expires_at_us: int | None = None
     limits: LimitAmounts | None = None
@@ -93,6 +95,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         project: Project name, empty for none.
         key_name: What the key is for.
         models: Models that the key may use, of those of its team; None for all of them.
+        tags: Privacy tags that each of its requests carries.
         is_admin: Whether this is the administrator.
         limits: The key's own rate limits, None for none.
     """
@@ -102,6 +105,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     key_name: str
     models: frozenset[str] | None
+    tags: frozenset[str] = frozenset()
     is_admin: bool = False
     limits: LimitAmounts | None = None
 
@@ -306,6 +310,7 @@ def fixed_key_record(
     name: str,
     project: str = "",
     models: tuple[str, ...] | None = None,
+    tags: Sequence[str] = (),
     limits: LimitAmounts | None = None,
 ) -> KeyRecord:
     """The record of a key brought along from elsewhere.
@@ -317,6 +322,7 @@ def fixed_key_record(
         name: Its name, unique in the team.
         project: The project of its requests, empty for none.
         models: Models that it may use, None for all of its team's.
+        tags: Privacy tags that each of its requests carries.
         limits: Its own rate limits, None for none.
 
     Raises:
@@ -332,6 +338,7 @@ def fixed_key_record(
         project=project,
         name=name,
         models=models,
+        tags=tuple(sorted(set(tags))),
         limits=limits,
         source=KeySource.FILE,
     )
@@ -382,6 +389,7 @@ def _standing(record: KeyRecord | None, now_us: int) -> Principal | AuthFailure:
         project=record.project,
         key_name=record.name,
         models=None if record.models is None else frozenset(record.models),
+        tags=frozenset(record.tags),
         limits=record.limits,
     )
 

@@ -200,6 +200,10 @@ def _tag_origins(
             origins.append("floor of the configuration")
         if team is not None and tag in team.tags:
             origins.append(f"floor of team {principal.team}")
+        if team is not None and tag in team.projects.get(admitted.project, ()):
+            origins.append(f"floor of project {admitted.project}")
+        if tag in principal.tags:
+            origins.append("the key")
         if tag in controls.tags:
             origins.append("the request")
         if tag in detected.tags:
@@ -300,6 +304,7 @@ def _principal(
         project=record.project,
         key_name=record.name,
         models=None if record.models is None else frozenset(record.models),
+        tags=frozenset(record.tags),
     )
 
 

@@ -152,6 +152,7 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
         max_output_tokens: The client's bound per choice, None when it set none.
         choices: How many answers were asked for.
         has_media: Whether a message part is something other than text.
+        tools: What it asks for that leaves the machine of whoever answers it.
     """
 
     model: str
@@ -166,6 +167,7 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None
     choices: int
     has_media: bool
+    tools: frozenset[str] = frozenset()
 
 
 def parse(body: bytes) -> ParsedChat:

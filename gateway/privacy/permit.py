@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gateway.clock import from_microseconds, to_microseconds
-from gateway.privacy.model import PolicySource
+from gateway.privacy.model import NO_TOOLS, PolicySource, TeamFloor
 from gateway.privacy.oracle import is_allowed
 from providers.contract import EgressPermit
 
@@ -31,17 +31,17 @@ NOWHERE: Final = EgressPermit(origins=MappingProxyType({}))
 _FIRST_US: Final = to_microseconds(datetime.min.replace(tzinfo=UTC))
 _END_US: Final = to_microseconds(datetime.max.replace(tzinfo=UTC)) + 1
 
-_Key = tuple[str, frozenset[str], tuple[str, ...]]
+_Key = tuple[str, str, frozenset[str], tuple[str, ...], frozenset[str]]
+_NOBODY: Final = TeamFloor()
 
 
 class Permits:
     """Gives permits under one configuration.
 
     Args:
-        source: The policy as it is written.
+        source: The policy as it is written, with the floors of teams and projects.
         origins: Where each deployment is, as `EgressPermit.origins`; one that is missing is reached
             by nobody.
-        floors: Tags of each team.
 
     Attributes:
         is_narrowed: Whether a newer configuration counts, too.
@@ -57,32 +57,40 @@ class Permits:
         source: PolicySource,
         *,
         origins: Mapping[str, str],
-        floors: Mapping[str, frozenset[str]],
     ) -> None:
         self.is_narrowed = False
-        self._readings = [(source, _with_nobody(floors))]
+        self._readings = [source]
         self._origins = dict(origins)
         self._forget()
 
     def issue(
-        self, team: str, added: frozenset[str], closed: tuple[str, ...], wall_us: int
+        self,
+        team: str,
+        added: frozenset[str],
+        closed: tuple[str, ...],
+        wall_us: int,
+        project: str = "",
+        tools: frozenset[str] = NO_TOOLS,
     ) -> EgressPermit:
         """The permit of a request.
 
         Args:
             team: Whose floor it carries; empty for the administrator.
-            added: Tags that were added to it, by its client or by what looked at it.
+            added: Tags that were added to it, by its key, its client or what looked at it.
             closed: What the evaluator made of them; it may hold more, and then that counts too.
             wall_us: Microseconds since the epoch.
+            project: Whose floor it carries with that, empty for none.
+            tools: What it asks for that leaves the machine of its deployment.
         """
         if not self._since_us <= wall_us < self._until_us:
             self._enter(wall_us)
-        permit = self._known.get((team, added, closed))
+        key = (team, project, added, closed, tools)
+        permit = self._known.get(key)
         if permit is None:
-            permit = self._make(team, added.union(closed), wall_us)
+            permit = self._make(team, project, added.union(closed), tools, wall_us)
             if len(self._known) >= self._max:
                 self._known.clear()
-            self._known[team, added, closed] = permit
+            self._known[key] = permit
         return permit
 
     def narrow(
@@ -90,28 +98,29 @@ class Permits:
         source: PolicySource,
         *,
         origins: Mapping[str, str],
-        floors: Mapping[str, frozenset[str]],
     ) -> None:
         """Permit from now on only what another policy permits too: that of a newer configuration.
 
         Args:
-            source: The other policy; a tag or a deployment that it does not know leads nowhere.
-            floors: Its teams' tags; a team that is gone reaches nothing.
+            source: The other policy; a tag or a deployment that it does not know leads nowhere,
+                and a team or a project that is gone reaches nothing.
             origins: Where its deployments are; one that is elsewhere by now is not reached.
         """
         self.is_narrowed = True
-        self._readings.append((source, _with_nobody(floors)))
+        self._readings.append(source)
         self._origins = {
             name: place for name, place in self._origins.items() if origins.get(name) == place
         }
         self._forget()
 
-    def _make(self, team: str, tags: frozenset[str], wall_us: int) -> EgressPermit:
+    def _make(
+        self, team: str, project: str, tags: frozenset[str], tools: frozenset[str], wall_us: int
+    ) -> EgressPermit:
         at = from_microseconds(wall_us)
         permitted = set(self._origins)
-        for source, floors in self._readings:
-            floor = floors.get(team)
-            permitted &= set() if floor is None else _permitted(source, tags | floor, at)
+        for source in self._readings:
+            floor = _floor(source, team, project)
+            permitted &= set() if floor is None else _permitted(source, tags | floor, at, tools)
         if not permitted:
             return NOWHERE
         places = {name: self._origins[name] for name in sorted(permitted)}
@@ -124,9 +133,12 @@ class Permits:
         self._expiries_us = sorted(
             {
                 to_microseconds(claim.expires_at)
-                for source, _ in self._readings
-                for deployment in source.deployments
-                for claim in deployment.claims
+                for source in self._readings
+                for claims in (
+                    *(one.claims for one in source.deployments),
+                    *source.tools.values(),
+                )
+                for claim in claims
                 if claim.expires_at is not None
             }
         )
@@ -140,9 +152,16 @@ class Permits:
         self._since_us, self._until_us = bounds[place - 1], bounds[place]
 
 
-def _with_nobody(floors: Mapping[str, frozenset[str]]) -> Mapping[str, frozenset[str]]:
-    """The teams' floors, and that of the administrator, who has no team and no tags."""
-    return {**floors, "": frozenset()}
+def _floor(source: PolicySource, team: str, project: str) -> frozenset[str] | None:
+    """The floor of a team and a project; None where one of them is not known.
+
+    The administrator has no team, no project and no tags.
+    """
+    floor = source.teams.get(team) if team else _NOBODY
+    if floor is None or not project:
+        return None if floor is None else floor.tags
+    more = floor.projects.get(project)
+    return None if more is None else floor.tags | more
 
 
 def operator_permit(purpose: str, origins: Mapping[str, str]) -> EgressPermit:
@@ -155,8 +174,10 @@ def operator_permit(purpose: str, origins: Mapping[str, str]) -> EgressPermit:
     return EgressPermit(origins=MappingProxyType(dict(origins)), purpose=purpose)
 
 
-def _permitted(source: PolicySource, tags: Iterable[str], at: datetime) -> set[str]:
+def _permitted(
+    source: PolicySource, tags: Iterable[str], at: datetime, tools: frozenset[str]
+) -> set[str]:
     """Deployments that a policy lets these tags reach; none where it does not know one of them."""
     if not source.tags.keys() >= set(tags):
         return set()
-    return {one.name for one in source.deployments if is_allowed(source, tags, one, at)}
+    return {one.name for one in source.deployments if is_allowed(source, tags, one, at, tools)}

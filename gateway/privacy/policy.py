@@ -8,15 +8,23 @@ that they give become one mask of attributes; allowed means that no required bit
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from types import MappingProxyType
 
+from gateway.privacy.checks import all_claims, digest_of, problems_of
 from gateway.privacy.errors import PolicyError, UnknownTags
-from gateway.privacy.model import PolicySource, TagRule, TrustedDeployment
+from gateway.privacy.model import (
+    NO_TOOLS,
+    PolicySource,
+    Sink,
+    TagRule,
+    TeamFloor,
+    TrustClaim,
+    TrustedDeployment,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,7 @@ class Reach:
         sorted_tags: The same, sorted.
         allowed: Names of the deployments that may be reached.
         reasons: Why each other deployment may not.
+        sinks: Names of the sinks that may be reached.
         since: Aware instant from which on it holds, None for always.
         until: First aware instant at which it does not hold any more, None for never.
     """
@@ -72,6 +81,7 @@ class Reach:
     sorted_tags: tuple[str, ...]
     allowed: frozenset[str]
     reasons: Mapping[str, str]
+    sinks: frozenset[str]
     since: datetime | None
     until: datetime | None
 
@@ -91,8 +101,8 @@ class Policy:
     """
 
     __slots__ = (
-        "_attributes", "_expiries", "_floor", "_named", "_reaches", "_reaches_max", "_tags",
-        "_trust", "digest", "source",
+        "_attributes", "_expiries", "_floor", "_named", "_reaches", "_reaches_max", "_sinks",
+        "_tags", "_tools", "_trust", "digest", "source",
     )  # fmt: skip
 
     def __init__(
@@ -102,22 +112,30 @@ class Policy:
         attributes: Sequence[str],
         tags: Mapping[str, _CompiledTag],
         trust: Mapping[str, _CompiledTrust],
+        tools: Mapping[str, _CompiledTrust],
+        sinks: Mapping[str, frozenset[str]],
     ) -> None:
-        """Keep the compiled tables; use `compile`."""
+        """Keep the compiled tables; use `compile` or `of`."""
         self.source = source
-        self.digest = _digest(source)
+        self.digest = digest_of(source)
         self._attributes = tuple(attributes)
         self._tags = dict(tags)
         self._trust = dict(trust)
+        self._tools = dict(tools)
+        self._sinks = dict(sinks)
         # Most deployments of a provider are trusted alike, and all those are looked at as one.
         self._named: dict[_CompiledTrust, list[str]] = {}
         for name, one in self._trust.items():
             self._named.setdefault(one, []).append(name)
         self._floor = source.floor
         self._expiries = sorted(
-            {expires_at for one in self._named for expires_at, _ in one.expiring}
+            {
+                expires_at
+                for one in (*self._named, *self._tools.values())
+                for expires_at, _ in one.expiring
+            }
         )
-        self._reaches: dict[frozenset[str], Reach] = {}
+        self._reaches: dict[tuple[frozenset[str], frozenset[str]], Reach] = {}
         self._reaches_max = max(1, min(REACHES_MAX, REACHED_MAX // max(1, len(self._trust))))
 
     @classmethod
@@ -128,6 +146,9 @@ class Policy:
         floor: Iterable[str],
         deployments: Iterable[TrustedDeployment],
         implications: Mapping[str, frozenset[str]],
+        tools: Mapping[str, Iterable[TrustClaim]] = MappingProxyType({}),
+        sinks: Mapping[str, Iterable[str]] = MappingProxyType({}),
+        teams: Mapping[str, TeamFloor] = MappingProxyType({}),
     ) -> Policy:
         """Check a policy and compile it.
 
@@ -136,17 +157,33 @@ class Policy:
             floor: Tags that every request carries.
             deployments: Every deployment that can be called.
             implications: What an attribute gives beside itself; see `shipped_implications`.
+            tools: What is claimed of tools that leave the machine.
+            sinks: Tags that may reach each sink.
+            teams: Floors by team.
 
         Raises:
             PolicyError: With every problem.
         """
-        source = PolicySource(
-            tags=dict(tags),
-            floor=frozenset(floor),
-            deployments=tuple(deployments),
-            implications=dict(implications),
+        return cls.of(
+            PolicySource(
+                tags=dict(tags),
+                floor=frozenset(floor),
+                deployments=tuple(deployments),
+                implications=dict(implications),
+                tools={name: tuple(claims) for name, claims in tools.items()},
+                sinks={name: frozenset(allowed) for name, allowed in sinks.items()},
+                teams=dict(teams),
+            )
         )
-        problems = list(_problems(source))
+
+    @classmethod
+    def of(cls, source: PolicySource) -> Policy:
+        """Check a policy as it is written and compile it.
+
+        Raises:
+            PolicyError: With every problem.
+        """
+        problems = list(problems_of(source))
         if problems:
             raise PolicyError(problems)
         attributes = _all_attributes(source)
@@ -155,7 +192,18 @@ class Policy:
             source=source,
             attributes=attributes,
             tags={tag: _compile_tag(source, tag, bits) for tag in source.tags},
-            trust={one.name: _compile_trust(source, one, bits) for one in source.deployments},
+            trust={
+                one.name: _compile_trust(source, one.claims, bits, one.enforces)
+                for one in source.deployments
+            },
+            tools={
+                name: _compile_trust(source, claims, bits, NO_TOOLS)
+                for name, claims in source.tools.items()
+            },
+            sinks={
+                name: frozenset[str]().union(*(_implied(source, tag) for tag in allowed))
+                for name, allowed in source.sinks.items()
+            },
         )
 
     def close(self, tags: Iterable[str]) -> frozenset[str]:
@@ -166,12 +214,16 @@ class Policy:
         """
         return frozenset[str]().union(*(tag.tags for tag in self._compiled(tags)))
 
-    def allowed(self, tags: Iterable[str], *, at: datetime) -> frozenset[str]:
+    def allowed(
+        self, tags: Iterable[str], *, at: datetime, tools: frozenset[str] = NO_TOOLS
+    ) -> frozenset[str]:
         """Names of the deployments that a request with these tags may reach.
 
         Args:
             tags: Closed or not; the floor and implied tags count either way.
             at: Aware instant; a claim that has expired by then is absent.
+            tools: What it asks for that leaves the machine of its deployment. Its data goes there,
+                too, so all of them must have what the tags require; a stranger has nothing.
 
         Raises:
             UnknownTags: The policy does not know some of them.
@@ -180,18 +232,32 @@ class Policy:
         if any(tag.denied_by for tag in compiled):
             return frozenset()
         need = _need(compiled)
+        if any(self._tool_lacks(tool, need, at) for tool in tools):
+            return frozenset()
         alike = [names for trust, names in self._named.items() if need & ~trust.at(at) == 0]
         return frozenset[str]().union(*alike)
 
-    def reach(self, tags: frozenset[str], *, at: datetime) -> Reach:
-        """Everything that a request with these tags needs to know, remembered until it changes.
+    def sink_allows(self, sink: str, tags: Iterable[str]) -> bool:
+        """Whether something of a request with these tags may reach a sink.
 
-        The same as `close`, `allowed` and `reasons` say at that instant.
+        Each of its tags, closed, must be listed there or be implied by one that is.
 
         Raises:
             UnknownTags: The policy does not know some of them.
         """
-        known = self._reaches.get(tags)
+        return self.close(tags) <= self._sinks.get(sink, frozenset())
+
+    def reach(
+        self, tags: frozenset[str], *, at: datetime, tools: frozenset[str] = NO_TOOLS
+    ) -> Reach:
+        """Everything that a request with these tags needs to know, remembered until it changes.
+
+        The same as `close`, `allowed`, `reasons` and `sink_allows` say at that instant.
+
+        Raises:
+            UnknownTags: The policy does not know some of them.
+        """
+        known = self._reaches.get((tags, tools))
         if known is not None and known.holds_at(at):
             return known
         closed = self.close(tags)
@@ -199,14 +265,15 @@ class Policy:
         made = Reach(
             tags=closed,
             sorted_tags=tuple(sorted(closed)),
-            allowed=self.allowed(closed, at=at),
-            reasons=self.reasons(closed, at=at),
+            allowed=self.allowed(closed, at=at, tools=tools),
+            reasons=self.reasons(closed, at=at, tools=tools),
+            sinks=frozenset(sink for sink in Sink if self.sink_allows(sink, closed)),
             since=self._expiries[place - 1] if place else None,
             until=self._expiries[place] if place < len(self._expiries) else None,
         )
         if len(self._reaches) >= self._reaches_max:
             self._reaches.clear()
-        self._reaches[tags] = made
+        self._reaches[tags, tools] = made
         return made
 
     def missing(self, tags: Iterable[str], deployment: str, *, at: datetime) -> tuple[str, ...]:
@@ -231,7 +298,21 @@ class Policy:
             sorted(frozenset[str]().union(*(tag.denied_by for tag in self._compiled(tags))))
         )
 
-    def reasons(self, tags: Iterable[str], *, at: datetime) -> Mapping[str, str]:
+    def tools_lacking(
+        self, tags: Iterable[str], tools: Iterable[str], *, at: datetime
+    ) -> Mapping[str, tuple[str, ...]]:
+        """Tools that such a request may not use, with the required attributes that they lack.
+
+        Raises:
+            UnknownTags: The policy does not know some of them.
+        """
+        need = _need(self._compiled(tags))
+        lacking = {tool: self._tool_lacks(tool, need, at) for tool in sorted(tools)}
+        return {tool: self._names(mask) for tool, mask in lacking.items() if mask}
+
+    def reasons(
+        self, tags: Iterable[str], *, at: datetime, tools: frozenset[str] = NO_TOOLS
+    ) -> Mapping[str, str]:
         """Why each deployment that is not allowed is not, as one phrase per deployment.
 
         Raises:
@@ -241,12 +322,19 @@ class Policy:
         denied_by = self.denied_by(given)
         if denied_by:
             return dict.fromkeys(self._trust, f"tag {', '.join(denied_by)} denies every deployment")
+        if lacking_tools := self.tools_lacking(given, tools, at=at):
+            said = (f"{tool} lacks {', '.join(names)}" for tool, names in lacking_tools.items())
+            return dict.fromkeys(self._trust, f"tool {'; tool '.join(said)}")
         need = _need(self._compiled(given))
         reasons: dict[str, str] = {}
         for trust, names in self._named.items():
             if lacking := need & ~trust.at(at):
                 reasons.update(dict.fromkeys(names, f"lacks {', '.join(self._names(lacking))}"))
         return reasons
+
+    def _tool_lacks(self, tool: str, need: int, at: datetime) -> int:
+        trust = self._tools.get(tool)
+        return need if trust is None else need & ~trust.at(at)
 
     def _names(self, mask: int) -> tuple[str, ...]:
         return tuple(
@@ -287,31 +375,15 @@ def _join(masks: Iterable[int]) -> int:
     return joined
 
 
-def _problems(source: PolicySource) -> Iterable[str]:
-    for tag, rule in source.tags.items():
-        for implied in sorted(rule.implies - source.tags.keys()):
-            yield f"tag {tag!r} implies {implied!r}, which is no tag"
-    for tag in sorted(source.floor - source.tags.keys()):
-        yield f"the floor holds {tag!r}, which is no tag"
-    names: set[str] = set()
-    for deployment in source.deployments:
-        if deployment.name in names:
-            yield f"deployment {deployment.name!r} is listed twice"
-        names.add(deployment.name)
-        for claim in deployment.claims:
-            if claim.expires_at is not None and claim.expires_at.tzinfo is None:
-                yield f"{deployment.name}: the expiry of {claim.attribute!r} has no time zone"
-
-
 def _all_attributes(source: PolicySource) -> list[str]:
     required = (rule.require for rule in source.tags.values())
-    claimed = (frozenset({claim.attribute}) for one in source.deployments for claim in one.claims)
+    claimed = (frozenset({claim.attribute}) for _, claim in all_claims(source))
     given = (gives | {attribute} for attribute, gives in source.implications.items())
     return sorted(frozenset[str]().union(*required, *claimed, *given))
 
 
 def _compile_tag(source: PolicySource, tag: str, bits: Mapping[str, int]) -> _CompiledTag:
-    implied = _closure(tag, {name: rule.implies for name, rule in source.tags.items()})
+    implied = _implied(source, tag)
     rules = [source.tags[name] for name in implied]
     return _CompiledTag(
         tags=implied,
@@ -320,12 +392,21 @@ def _compile_tag(source: PolicySource, tag: str, bits: Mapping[str, int]) -> _Co
     )
 
 
+def _implied(source: PolicySource, tag: str) -> frozenset[str]:
+    return _closure(tag, {name: rule.implies for name, rule in source.tags.items()})
+
+
 def _compile_trust(
-    source: PolicySource, deployment: TrustedDeployment, bits: Mapping[str, int]
+    source: PolicySource,
+    claims: Iterable[TrustClaim],
+    bits: Mapping[str, int],
+    enforced: frozenset[str],
 ) -> _CompiledTrust:
     lasting = 0
     expiring: list[tuple[datetime, int]] = []
-    for claim in deployment.claims:
+    for claim in claims:
+        if claim.condition and claim.condition not in enforced:
+            continue
         gives = _join(bits[one] for one in _closure(claim.attribute, source.implications))
         if claim.expires_at is None:
             lasting |= gives
@@ -344,30 +425,3 @@ def _closure(start: str, gives: Mapping[str, frozenset[str]]) -> frozenset[str]:
             reached.add(one)
             waiting.extend(gives.get(one, ()))
     return frozenset(reached)
-
-
-def _digest(source: PolicySource) -> str:
-    """Hash everything that decides, in an order that does not depend on how it was written."""
-    content = {
-        "tags": {
-            tag: [sorted(rule.require), sorted(rule.implies), rule.deny]
-            for tag, rule in source.tags.items()
-        },
-        "floor": sorted(source.floor),
-        "deployments": {
-            deployment.name: sorted(
-                [
-                    claim.attribute,
-                    ""
-                    if claim.expires_at is None
-                    else claim.expires_at.astimezone(UTC).isoformat(),
-                    claim.evidence,
-                ]
-                for claim in deployment.claims
-            )
-            for deployment in source.deployments
-        },
-        "implications": {one: sorted(gives) for one, gives in source.implications.items()},
-    }
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -58,6 +58,7 @@ def fixed_key_records(
                     name=key.name,
                     project=key.project or "",
                     models=key.models,
+                    tags=key.tags,
                     limits=None if key.limits is None else key.limits.amounts,
                 )
                 other = records.setdefault(record.digest, record)

@@ -243,6 +243,10 @@ def _tag_lists(settings: Settings) -> Iterator[tuple[Path, tuple[str, ...]]]:
     privacy = settings.privacy
     for name, team in settings.teams.items():
         yield ("teams", name, "tags"), team.tags
+        for project, one in team.projects.items():
+            yield ("teams", name, "projects", project, "tags"), one.tags
+        for index, key in enumerate(team.keys):
+            yield ("teams", name, "keys", index, "tags"), key.tags
     for name, tag in privacy.tags.items():
         yield ("privacy", "tags", name, "implies"), tag.implies
     yield ("privacy", "floor"), privacy.floor

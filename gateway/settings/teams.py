@@ -35,6 +35,8 @@ class FixedKeySettings(Section):
     """Secret store reference of the key."""
     project: Name | None = None
     """Project to which its requests belong."""
+    tags: Many[Word] = ()
+    """Privacy tags that each of its requests carries, beside those of its team and project."""
     models: Many[Name] | None = None
     """Models that it may use, of those of its team; unset: all of them."""
     budget: Budgets = ()
@@ -61,6 +63,8 @@ class ProjectSettings(Section):
 
     cost_centre: CostCentre | None = None
     """Cost centre that it is charged to; unset: its team's."""
+    tags: Many[Word] = ()
+    """Privacy tags that every request of the project carries, beside its team's."""
     budget: Budgets = ()
     """Budgets inside the team's: one, or a list."""
     limits: LimitSettings | None = None

@@ -41,6 +41,7 @@ models:
 teams:
   open: {}
   payments: {tags: [private], projects: {fraud: {}, loans: {}}}
+  floored: {projects: {plain: {}, fraud: {tags: [private]}, loans: {tags: [internal]}}}
   scoped: {models: [chat, "chat*"]}
   direct: {models: [cheap/a]}
 privacy:
@@ -80,9 +81,10 @@ def admission(board=None):
 ADMISSION = admission()
 
 
-def principal(team="open", *, project="", models=None):
+def principal(team="open", *, project="", models=None, tags=()):
     return Principal(
         key_id="k",
+        tags=frozenset(tags),
         team=team,
         project=project,
         key_name="bot",
@@ -173,6 +175,41 @@ def test_a_key_whose_team_was_taken_out_gets_nothing():
     for call in (lambda: admit(gone), lambda: ADMISSION.scope(gone)):
         with pytest.raises(errors.ModelNotAllowed, match="disbanded"):
             call()
+
+
+FLOORS = {
+    "a project without tags": ("plain", None, (), [], PRICED_ALL),
+    "the key's project": ("fraud", None, (), [], ["own/a"]),
+    "the project that the request names": ("", "fraud", (), [], ["own/a"]),
+    "another project that it names": ("", "loans", (), [], ["kind/a", "own/a"]),
+    "no project": ("", None, (), [], PRICED_ALL),
+    "the key": ("", None, ["internal"], [], ["kind/a", "own/a"]),
+    "the key, and the request adds": ("", None, ["internal"], ["private"], ["own/a"]),
+    "the key, its project and the request": ("loans", None, ["private"], ["internal"], ["own/a"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted", "key_tags", "tags", "names"), FLOORS.values(), ids=FLOORS.keys()
+)
+def test_floors_add_up(own, wanted, key_tags, tags, names):
+    for _ in range(2):  # decided, and remembered beside the others
+        who = principal("floored", project=own, tags=key_tags)
+        found = admit(who, tags=tags, project=wanted)
+        assert order(found) == names
+        assert set(found.egress.origins) >= set(names)
+        assert set(found.egress.origins) <= found.allowed
+
+
+def test_a_key_whose_project_was_taken_out_gets_nothing():
+    """It must not fall back to a floor without the project's tags."""
+    with pytest.raises(errors.ModelNotAllowed, match=r"project 'gone' of team 'floored'"):
+        admit(principal("floored", project="gone"))
+
+
+def test_a_key_whose_tag_was_taken_out_gets_nothing():
+    with pytest.raises(errors.ModelNotAllowed, match="put it back, or make another key"):
+        admit(principal(tags=["lost"]), tags=["internal"])
 
 
 PROJECTS = {

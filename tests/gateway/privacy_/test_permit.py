@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 
 from gateway.clock import to_microseconds
 from gateway.privacy import permit as permits_module
-from gateway.privacy.model import PolicySource, TagRule, TrustClaim, TrustedDeployment
+from gateway.privacy.model import (
+    PolicySource,
+    TagRule,
+    TeamFloor,
+    TrustClaim,
+    TrustedDeployment,
+)
 from gateway.privacy.oracle import is_allowed
 from gateway.privacy.permit import NOWHERE, Permits, operator_permit
 from providers.errors import NotPermitted
@@ -38,8 +45,8 @@ def source(**changes) -> PolicySource:
 
 
 def permits(given_source=None, *, origins=PLACES, **floors) -> Permits:
-    floors = {team: frozenset(tags) for team, tags in floors.items()}
-    return Permits(given_source or source(), origins=origins, floors=floors)
+    teams = {team: TeamFloor(tags=frozenset(tags)) for team, tags in floors.items()}
+    return Permits(replace(given_source or source(), teams=teams), origins=origins)
 
 
 def issue(made: Permits, *tags: str, team: str = "", closed=(), at: datetime = NOW):
@@ -60,6 +67,45 @@ def test_what_the_evaluator_added_counts_too():
 
 def test_a_team_s_floor_counts_though_the_evaluator_forgot_it():
     assert issue(permits(team=["private"]), team="team") == {"ours/m": OURS}
+
+
+def floored(**projects: str) -> PolicySource:
+    floors = {name: frozenset({tag}) for name, tag in projects.items()}
+    return source(teams={"team": TeamFloor(projects={"plain": frozenset(), **floors})})
+
+
+def sent(made: Permits, project: str, *, tools=frozenset()):
+    return dict(made.issue("team", frozenset(), (), NOW_US, project, tools).origins)
+
+
+def test_a_project_s_floor_counts_though_the_evaluator_forgot_it():
+    made = Permits(floored(fraud="private"), origins=PLACES)
+    assert sent(made, "plain") == PLACES
+    assert sent(made, "fraud") == {"ours/m": OURS}
+    assert sent(made, "gone") == {}
+
+
+def test_a_project_s_newer_floor_counts_and_a_project_that_is_gone_reaches_nothing():
+    made = Permits(floored(fraud="private"), origins=PLACES)
+    made.narrow(floored(plain="private"), origins=PLACES)
+    assert sent(made, "plain") == {"ours/m": OURS}
+    assert sent(made, "fraud") == {}
+
+
+def test_a_tool_without_trust_keeps_tagged_requests_and_no_others():
+    tools = frozenset({"web_search"})
+    made = permits(team=[])
+    assert dict(made.issue("", frozenset(), (), NOW_US, "", tools).origins) == PLACES
+    assert made.issue("", frozenset({"private"}), (), NOW_US, "", tools) is NOWHERE
+
+
+def test_a_tool_s_trust_counts_until_it_expires():
+    tools = frozenset({"web_search"})
+    trusted = TrustClaim(attribute="self_hosted", expires_at=NOW + DAY)
+    made = permits(source(tools={"web_search": (trusted,)}))
+    tagged = frozenset({"private"})
+    assert dict(made.issue("", tagged, (), NOW_US, "", tools).origins) == {"ours/m": OURS}
+    assert made.issue("", tagged, (), to_microseconds(NOW + DAY), "", tools) is NOWHERE
 
 
 def test_the_policy_s_floor_counts_though_the_evaluator_forgot_it():
@@ -109,19 +155,20 @@ def test_a_newer_policy_narrows_what_is_permitted_and_never_widens_it():
     one = made.issue("", frozenset(), (), NOW_US)
     assert not made.is_narrowed
     stricter = {**source().tags, "public": TagRule(), "private": TagRule(deny=True)}
-    made.narrow(source(tags=stricter), origins={**PLACES, "other/m": VENDOR}, floors={})
+    made.narrow(source(tags=stricter), origins={**PLACES, "other/m": VENDOR})
     assert made.is_narrowed
     assert issue(made) == dict(one.origins) == PLACES
     assert issue(made, "private") == {}
     assert issue(made, "public") == {}, "the older policy does not know the tag"
-    made.narrow(source(tags={}), origins={"vendor/m": VENDOR, "ours/m": VENDOR}, floors={})
+    made.narrow(source(tags={}), origins={"vendor/m": VENDOR, "ours/m": VENDOR})
     assert issue(made) == {"vendor/m": VENDOR}, "the other one is elsewhere by now"
     assert issue(made, "card") == {}, "the newest policy does not know the tag"
 
 
 def test_a_newer_floor_counts_and_a_team_that_is_gone_reaches_nothing():
     made = permits(team=[], gone=[])
-    made.narrow(source(), origins=PLACES, floors={"team": frozenset({"private"})})
+    floors = {"team": TeamFloor(tags=frozenset({"private"}))}
+    made.narrow(source(teams=floors), origins=PLACES)
     assert issue(made, team="team") == {"ours/m": OURS}
     assert issue(made, team="gone") == {}
     assert issue(made) == PLACES
@@ -130,7 +177,7 @@ def test_a_newer_floor_counts_and_a_team_that_is_gone_reaches_nothing():
 @given(sources, some_tags, some_tags, st.sampled_from([NOW - DAY, NOW, NOW + DAY]))
 def test_every_permit_is_what_the_oracle_says(made_source, added, closed, at):
     names = [one.name for one in made_source.deployments]
-    made = Permits(made_source, origins=dict.fromkeys(names, OURS), floors={})
+    made = Permits(made_source, origins=dict.fromkeys(names, OURS))
     rightly = {
         one.name
         for one in made_source.deployments
@@ -142,7 +189,7 @@ def test_every_permit_is_what_the_oracle_says(made_source, added, closed, at):
 @given(sources, some_tags, st.sampled_from(TAG_NAMES))
 def test_one_more_tag_never_widens_a_permit(made_source, tags, more):
     names = [one.name for one in made_source.deployments]
-    made = Permits(made_source, origins=dict.fromkeys(names, OURS), floors={})
+    made = Permits(made_source, origins=dict.fromkeys(names, OURS))
     assert set(issue(made, *tags, more)) <= set(issue(made, *tags))
 
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 
 from gateway.privacy import policy as policy_module
 from gateway.privacy.errors import PolicyError, UnknownTags
-from gateway.privacy.model import TagRule, TrustClaim, TrustedDeployment, shipped_implications
+from gateway.privacy.model import (
+    Sink,
+    TagRule,
+    TeamFloor,
+    TrustClaim,
+    TrustedDeployment,
+    shipped_implications,
+)
 from gateway.privacy.policy import Policy
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -249,21 +256,41 @@ def test_every_excluded_deployment_has_a_reason_and_no_other() -> None:
 
 
 def test_all_problems_are_reported_at_once() -> None:
+    unzoned = TrustClaim(attribute="dpa", expires_at=NOW.replace(tzinfo=None))
     with pytest.raises(PolicyError) as refused:
         policy(
             tags={"a": TagRule(implies=frozenset({"b"}))},
             floor=["c"],
             deployments=[
                 deployment("x/y"),
-                deployment("x/y", TrustClaim(attribute="dpa", expires_at=NOW.replace(tzinfo=None))),
+                deployment("x/y", unzoned),
             ],
+            tools={"mcp": [unzoned]},
+            sinks={"traces": ["d"], "attic": []},
+            teams={
+                "t": TeamFloor(
+                    tags=frozenset({"e"}),
+                    projects={"p": frozenset({"f"})},
+                    keys={"k": frozenset({"g"})},
+                )
+            },
         )
     assert refused.value.problems == (
         "tag 'a' implies 'b', which is no tag",
         "the floor holds 'c', which is no tag",
+        "sink 'traces' is open to 'd', which is no tag",
+        "'attic' is no sink; there are content_log, traces, response_cache, batch_files, exports",
+        "the floor of team 't' holds 'e', which is no tag",
+        "the floor of project 'p' of team 't' holds 'f', which is no tag",
+        "the floor of key 'k' of team 't' holds 'g', which is no tag",
         "deployment 'x/y' is listed twice",
         "x/y: the expiry of 'dpa' has no time zone",
+        "tool mcp: the expiry of 'dpa' has no time zone",
     )
+
+
+def told(**more) -> TrustClaim:
+    return TrustClaim(attribute="a", **more)
 
 
 CHANGES = {
@@ -280,12 +307,78 @@ CHANGES = {
     },
     "a deployment less": {"deployments": FLEET[1:]},
     "another region": {"implications": shipped_implications("us")},
+    "evidence": {
+        "deployments": (*FLEET[:-1], deployment("unknown/llama", told(evidence="contract 7")))
+    },
+    "a verifier": {
+        "deployments": (*FLEET[:-1], deployment("unknown/llama", told(verified_by="A")))
+    },
+    "a day of verification": {
+        "deployments": (
+            *FLEET[:-1],
+            deployment("unknown/llama", told(verified_on=date(2026, 1, 2))),
+        )
+    },
+    "a condition": {
+        "deployments": (*FLEET[:-1], deployment("unknown/llama", told(condition="zdr")))
+    },
+    "what an adapter enforces": {
+        "deployments": (*FLEET[:-1], replace(FLEET[-1], enforces=frozenset({"zdr"})))
+    },
+    "a tool": {"tools": {"mcp": ()}},
+    "a tool's claim": {"tools": {"mcp": (told(),)}},
+    "a sink": {"sinks": {"traces": ["internal"]}},
+    "a team": {"teams": {"t": TeamFloor()}},
+    "a team's tag": {"teams": {"t": TeamFloor(tags=frozenset({"internal"}))}},
+    "a project's tag": {"teams": {"t": TeamFloor(projects={"p": frozenset({"internal"})})}},
+    "a key's tag": {"teams": {"t": TeamFloor(keys={"k": frozenset({"internal"})})}},
 }
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES.keys())
 def test_the_digest_changes_with(changes) -> None:
     assert policy(**changes).digest != policy().digest
+
+
+def test_the_digest_of_every_change_is_another() -> None:
+    digests = [policy(**changes).digest for changes in CHANGES.values()]
+    assert len(set(digests)) == len(digests)
+
+
+def test_a_condition_counts_only_where_it_is_enforced() -> None:
+    claim = TrustClaim(attribute="no_train", condition="zdr")
+    asked = replace(deployment("router/asked", claim), enforces=frozenset({"zdr"}))
+    made = policy(deployments=[asked, deployment("router/unasked", claim)])
+    assert made.allowed(["internal"], at=NOW) == {"router/asked"}
+    assert made.reasons(["internal"], at=NOW) == {"router/unasked": "lacks no_train"}
+
+
+def test_a_tool_must_have_what_the_tags_require() -> None:
+    made = policy(tools={"web_search": [TrustClaim(attribute="no_train")], "mcp": []})
+    search, both = frozenset({"web_search"}), frozenset({"web_search", "mcp", "what_is_this"})
+    everywhere = {one.name for one in FLEET}
+    assert made.allowed([], at=NOW, tools=both) == everywhere, "no tag requires anything"
+    assert made.allowed(["internal"], at=NOW, tools=search) == made.allowed(["internal"], at=NOW)
+    assert made.allowed(["internal"], at=NOW, tools=both) == frozenset()
+    assert set(made.reasons(["internal"], at=NOW, tools=both).values()) == {
+        "tool mcp lacks no_train; tool what_is_this lacks no_train"
+    }
+    assert made.reasons(["internal"], at=NOW, tools=both).keys() == everywhere
+    assert made.tools_lacking(["private"], search, at=NOW).keys() == {"web_search"}
+
+
+def test_a_sink_is_open_to_its_tags_and_what_they_imply() -> None:
+    made = policy(sinks={Sink.TRACES: ["confidential"]})
+    assert made.sink_allows(Sink.TRACES, ["confidential"])
+    assert made.sink_allows(Sink.TRACES, ["internal"])
+    assert made.sink_allows(Sink.TRACES, [])
+    assert not made.sink_allows(Sink.TRACES, ["confidential", "gdpr"])
+    assert not made.sink_allows(Sink.TRACES, ["private"])
+    assert not made.sink_allows(Sink.EXPORTS, ["internal"])
+    assert made.sink_allows(Sink.EXPORTS, [])
+    assert not policy(floor=["gdpr"]).sink_allows(Sink.EXPORTS, [])
+    with pytest.raises(UnknownTags):
+        made.sink_allows(Sink.TRACES, ["nothing"])
 
 
 def test_the_digest_does_not_depend_on_order_or_time_zone() -> None:
@@ -321,3 +414,17 @@ def test_nothing_is_allowed_rather_than_the_closest_match() -> None:
     made = policy(deployments=[deployment("open/m1", "no_train", "dpa")])
     assert made.allowed(["confidential"], at=NOW) == frozenset()
     assert made.reasons(["confidential"], at=NOW) == {"open/m1": "lacks zero_retention"}
+
+
+def test_every_floor_that_requests_begin_with_is_told() -> None:
+    keys = {"bot": frozenset({"card"})}
+    team = TeamFloor(
+        tags=frozenset({"gdpr"}), projects={"fraud": frozenset({"private"})}, keys=keys
+    )
+    assert set(policy(teams={"t": team, "open": TeamFloor()}).source.floors()) == {
+        frozenset(),
+        frozenset({"gdpr"}),
+        frozenset({"gdpr", "card"}),
+        frozenset({"gdpr", "private"}),
+        frozenset({"gdpr", "private", "card"}),
+    }
