@@ -305,7 +305,7 @@ class _Reading:
             add_to(added, self._key(group, dimensions, piece.from_us), sums)
             if piece.noon_us is not None:
                 add_to(added, self._key(group, dimensions, piece.noon_us), sums, sign=-1)
-        check_size(added)
+            check_size(added)
 
     def _key(
         self, group: tuple[int, ...], dimensions: Sequence[Dimension], at_us: int

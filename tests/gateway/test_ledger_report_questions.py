@@ -248,6 +248,33 @@ async def test_hours_and_currencies_are_the_same_on_postgresql(tmp_path, postgre
     ]
 
 
+@pytest.mark.parametrize("is_on_postgresql", [False, True])
+async def test_groups_that_are_in_several_pieces_of_days_are_none_too_many(
+    tmp_path, monkeypatch, postgres_ledger_url, is_on_postgresql
+):
+    """Three keys in each of two pieces: six sums are read, of three rows."""
+    records = [
+        record
+        for n in range(6)
+        for record in attempt(n, n, key_id=f"k{n % 3}", at_us=NOON_US + n // 3 * DAY_US)
+    ]
+    url = await load(tmp_path, records)
+    if is_on_postgresql:
+        url = postgres_ledger_url
+        async with open_engine(url) as engine:
+            await Loader(engine, tmp_path / "spool", clock=FakeClock().clock).flush()
+    query = SpendQuery(
+        group_by=("key",), from_us=NOON_US - HOUR_US, to_us=NOON_US + DAY_US + HOUR_US
+    )
+    monkeypatch.setattr(report_sources, "ROWS_MAX", 3)
+    found = await ask(url, spend_report, query)
+    tokens = {row.group[0]: row.sums.input_tokens for row in found.rows}
+    assert tokens == {"k0": 3, "k1": 5, "k2": 7}
+    monkeypatch.setattr(report_sources, "ROWS_MAX", 2)
+    with pytest.raises(BadQuery, match="more than 2 rows"):
+        await ask(url, spend_report, query)
+
+
 NOTES = {
     "provider_cost_attempts": "providers told: 0.0000025 USD, for 3 of 7 attempts",
     "cache_saved_pico_usd": "cache savings: 0.000004 USD, no credit",
