@@ -128,21 +128,27 @@ def settle(connection: sa.Connection, order: CloseMonth, digest: bytes, *, now_u
             f"{order.month} has changed since its close was proposed: the digest was"
             f" {found.digest} and is {digest.hex()}; the proposal is void, propose it again",
             month=order.month,
+            proposal_id=found.proposal_id,
         )
     _decide(connection, order.month, CONFIRMED, actor=order.actor, now_us=now_us)
     return found.proposed_by
 
 
-def note_void(connection: sa.Connection, *, month: str, actor: str, now_us: int) -> None:
-    """Mark the open proposal of a month as void, in a transaction of its own."""
+def note_void(connection: sa.Connection, refused: ProposalVoid, *, actor: str, now_us: int) -> None:
+    """Mark a proposal as void, in a transaction of its own.
+
+    Not one that somebody made of the month as it is now, since the other one was refused.
+    """
     take(connection, Lock.AUDIT)
-    if _decide(connection, month, VOID, actor=actor, now_us=now_us):
+    found = _open(connection, refused.month)
+    if found is not None and found.proposal_id == refused.proposal_id:
+        _decide(connection, refused.month, VOID, actor=actor, now_us=now_us)
         append_audit(
             connection,
             at_us=now_us,
             actor=actor,
             action="period.void_close",
-            subject=month,
+            subject=refused.month,
             details={"reason": "the month changed after its close was proposed"},
         )
 
@@ -199,15 +205,14 @@ def _open(connection: sa.Connection, month: str) -> CloseProposal | None:
 
 def _decide(
     connection: sa.Connection, month: str, state: str, *, actor: str, now_us: int, reason: str = ""
-) -> bool:
-    """Give a month's open proposal another state; whether there was one."""
+) -> None:
+    """Give a month's open proposal, if there is one, another state."""
     table = close_proposal
-    done = connection.execute(
+    connection.execute(
         sa.update(table)
         .where(table.c.month == month, table.c.state == OPEN)
         .values(state=state, decided_at_us=now_us, decided_by=actor, reason=reason)
     )
-    return bool(done.rowcount)
 
 
 def _proposals(

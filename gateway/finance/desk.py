@@ -236,9 +236,7 @@ class FinanceDesk:
         except ProposalVoid as error:
             # What was refused is rolled back; that the proposal holds no more is kept all the same.
             await self._ledger.write_apart(
-                partial(
-                    close_proposals.note_void, month=error.month, actor=act.actor, now_us=now_us
-                )
+                partial(close_proposals.note_void, refused=error, actor=act.actor, now_us=now_us)
             )
             raise
 

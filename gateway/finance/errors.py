@@ -50,12 +50,14 @@ class ProposalVoid(Refused):
 
     Attributes:
         month: The month.
+        proposal_id: Number of the proposal.
     """
 
-    def __init__(self, sentence: str, *, month: str) -> None:
-        """Keep both."""
+    def __init__(self, sentence: str, *, month: str, proposal_id: int) -> None:
+        """Keep all."""
         super().__init__(sentence)
         self.month = month
+        self.proposal_id = proposal_id
 
 
 class NotFound(FinanceError):

@@ -15,7 +15,7 @@ from gateway.finance.close_messages import (
     ProposeClose,
     WithdrawClose,
 )
-from gateway.finance.close_proposals import withdraw
+from gateway.finance.close_proposals import note_void, withdraw
 from gateway.finance.desk import FinanceDesk
 from gateway.finance.errors import NotFound, ProposalVoid, Refused
 from gateway.finance.form_messages import Done, Once
@@ -178,6 +178,23 @@ async def test_a_month_that_changed_makes_the_proposal_void(tmp_path):
             ("ann", "period.propose_close"),
             ("ann", "period.withdraw_close"),
         ]
+
+
+async def test_what_is_proposed_anew_is_not_void_with_what_was_refused(tmp_path):
+    engine = writing(await write(tmp_path, [attempt(1)]))
+    with engine.begin() as connection:
+        old = propose_close(connection, proposing(), sound(), now_us=NOVEMBER_6)
+        adjust(connection, ("payments", -7), kind="tax")
+    with engine.connect() as connection, pytest.raises(ProposalVoid) as refused:
+        close_month(connection, confirming(old.digest), sound(), now_us=NOVEMBER_6)
+    with engine.begin() as connection:
+        new = propose_close(connection, proposing(), sound(), now_us=NOVEMBER_6)
+    with engine.begin() as connection:
+        note_void(connection, refused.value, actor="ben", now_us=NOVEMBER_6)
+        assert states(connection) == [("replaced", "ann"), ("open", "")]
+        close_month(connection, confirming(new.digest), sound(), now_us=NOVEMBER_6)
+        note_void(connection, refused.value, actor="ben", now_us=NOVEMBER_6)
+        assert states(connection)[-1] == ("confirmed", "ben")
 
 
 async def at_once(desk: FinanceDesk, *acts) -> list[object]:
