@@ -6,9 +6,10 @@ does input or output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from operator import itemgetter
 
 import msgspec
@@ -29,7 +30,7 @@ from gateway.dialects.openai_chat import ParsedChat
 from gateway.fleet import Fleet
 from gateway.health import HealthBoard
 from gateway.privacy.errors import UnknownTags
-from gateway.privacy.permit import Permits
+from gateway.privacy.permit import Permits, both
 from gateway.privacy.policy import Policy
 from gateway.routing.decision import Decision, decide
 from gateway.routing.needs import RequestNeeds
@@ -151,6 +152,9 @@ class Admission:
             allowed=route.allowed,
             sinks=route.sinks,
             egress=egress,
+            reissue=partial(
+                self.permits.issue, principal.team, tags, route.tags, project=project, tools=tools
+            ),
         )
 
     def _find_route(
@@ -325,6 +329,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
         allowed: Every deployment of the fleet that the tags may reach.
         sinks: Names of the sinks that something of the request may reach.
         egress: Where the request may be sent, whatever the decision says.
+        reissue: The same, anew, at an instant in microseconds.
     """
 
     decision: Decision
@@ -335,6 +340,15 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
     allowed: frozenset[str]
     sinks: frozenset[str]
     egress: EgressPermit
+    reissue: Callable[[int], EgressPermit]
+
+    def permit_at(self, wall_us: int) -> EgressPermit:
+        """Where the request may be sent at an instant: what it might be at first, and may still.
+
+        Args:
+            wall_us: Microseconds since the epoch.
+        """
+        return both(self.egress, self.reissue(wall_us))
 
 
 def _project_floor(principal: Principal, rules: TeamRules, project: str) -> frozenset[str]:

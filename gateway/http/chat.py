@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 import anyio
 import anyio.to_thread
@@ -39,7 +40,7 @@ from gateway.relay.job import Job
 from gateway.relay.journal import Booking
 from gateway.relay.request_head import RequestHead, attempt_lines
 from gateway.routing.ranking import Candidate
-from providers.contract import ChatRequest
+from providers.contract import ChatRequest, EgressPermit
 
 logger = logging.getLogger(__name__)
 
@@ -223,6 +224,10 @@ class ChatCall:
         # One that is down by now stays: the attempt finds that out, and others may follow.
         return next((one for one in admitted.candidates if one.deployment == name), candidate)
 
+    def _egress(self, admitted: Admitted) -> EgressPermit:
+        """Where the request may be sent now."""
+        return admitted.permit_at(self._service.clock.wall_us())
+
     async def _gather_body(self) -> bytes:
         """A body that did not come with its head."""
         max_bytes = self._service.max_body_bytes
@@ -304,7 +309,7 @@ class ChatCall:
             booking=booking,
             candidates=admitted.candidates,
             renew=self._renew,
-            egress=admitted.egress,
+            egress=partial(self._egress, admitted),
             request=ChatRequest(
                 fields=parsed.fields,
                 is_stream=parsed.is_stream,

@@ -164,6 +164,21 @@ def _floor(source: PolicySource, team: str, project: str) -> frozenset[str] | No
     return None if more is None else floor.tags | more
 
 
+def both(frozen: EgressPermit, current: EgressPermit) -> EgressPermit:
+    """What the permit of a request's admission and that of its dispatch both name.
+
+    Args:
+        frozen: Of the admission; nothing is ever added to it.
+        current: Of now; a claim may have expired, or a newer configuration have come.
+    """
+    if current is frozen:
+        return frozen
+    places = {
+        name: place for name, place in frozen.origins.items() if current.origins.get(name) == place
+    }
+    return EgressPermit(origins=MappingProxyType(places), purpose=frozen.purpose)
+
+
 def operator_permit(purpose: str, origins: Mapping[str, str]) -> EgressPermit:
     """The permit of an errand that carries nobody's request: a probe, a warm-up, a benchmark.
 

@@ -125,7 +125,7 @@ class Attempt(msgspec.Struct, kw_only=True, eq=False):
             async with provider.stream(
                 model_id,
                 job.request,
-                permit=job.egress,
+                permit=job.egress(),
                 deadlines=self.deadlines,
                 facts=facts,
             ) as batches:

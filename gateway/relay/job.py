@@ -24,7 +24,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         candidates: The frozen set, in order; nothing else is ever called.
         renew: What a later attempt at one of them is now, with the price in force; None where the
             request may not reach it any more.
-        egress: Where it may be sent, by a second reading of the policy.
+        egress: Where it may be sent at the moment of the call, by a second reading of the policy;
+            asked at each dispatch.
         request: The checked request.
         asked: What of it bounds its cost.
         prompt_tokens_estimate: For a booking without counts.
@@ -40,7 +41,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     booking: Booking
     candidates: Sequence[Candidate]
     renew: Callable[[Candidate], Candidate | None]
-    egress: EgressPermit
+    egress: Callable[[], EgressPermit]
     request: ChatRequest
     asked: Asked
     prompt_tokens_estimate: int

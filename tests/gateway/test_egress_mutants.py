@@ -14,7 +14,7 @@ import pytest
 
 from gateway.clock import to_microseconds
 from gateway.egress.places import Place
-from gateway.privacy.model import PolicySource, TagRule, TrustClaim, TrustedDeployment
+from gateway.privacy.model import PolicySource, TagRule, TeamFloor, TrustClaim, TrustedDeployment
 from providers.addresses import Reach
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -136,6 +136,10 @@ def guard_faults(module: ModuleType) -> list[str]:
 def permit_faults(module: ModuleType) -> list[str]:
     """What is wrong with a module's permits."""
     expires = TrustClaim(attribute="self_hosted", expires_at=NOW + timedelta(days=1))
+    teams = {
+        "t": TeamFloor(tags=frozenset({"private"})),
+        "open": TeamFloor(projects={"p": frozenset({"card"}), "q": frozenset()}),
+    }
     source = PolicySource(
         tags={
             "private": TagRule(require=frozenset({"self_hosted"})),
@@ -145,38 +149,53 @@ def permit_faults(module: ModuleType) -> list[str]:
             TrustedDeployment(name="vendor/m"),
             TrustedDeployment(name="ours/m", claims=(expires,)),
         ),
+        teams=teams,
     )
     places = {"vendor/m": "https://v:443", "ours/m": "http://o:80"}
+    first_us = to_microseconds(NOW)
 
-    def issued(team: str = "", *tags: str, closed: tuple[str, ...] = (), days: int = 0) -> set[str]:
-        made = module.Permits(source, origins=places, floors={"t": frozenset({"private"})})
+    def issued(
+        team: str = "",
+        *tags: str,
+        closed: tuple[str, ...] = (),
+        days: int = 0,
+        project: str = "",
+        tools: frozenset[str] = frozenset(),
+    ) -> set[str]:
+        made = module.Permits(source, origins=places)
         # The day before first: what is remembered must not outlive its claims.
         for day in range(days + 1):
             at = to_microseconds(NOW + timedelta(days=day))
-            found = set(made.issue(team, frozenset(tags), closed, at).origins)
+            found = set(made.issue(team, frozenset(tags), closed, at, project, tools).origins)
         return found
 
-    def narrowed(**changes: object) -> set[str]:
-        made = module.Permits(source, origins=places, floors={"t": frozenset()})
-        made.issue("t", frozenset(), (), to_microseconds(NOW))
-        parts = {"origins": places, "floors": {"t": frozenset()}, **changes}
-        made.narrow(parts.pop("source", source), **parts)
-        return set(made.issue("t", frozenset(), (), to_microseconds(NOW)).origins)
+    def narrowed(newer: PolicySource = source, origins: Mapping[str, str] = places) -> set[str]:
+        made = module.Permits(source, origins=places)
+        made.issue("open", frozenset(), (), first_us)
+        made.narrow(newer, origins=origins)
+        return set(made.issue("open", frozenset(), (), first_us).origins)
 
-    floor = replace(source, floor=frozenset({"private"}))
+    raised = {**teams, "open": TeamFloor(tags=frozenset({"private"}))}
+    frozen = module.operator_permit("request", places)
+    moved = module.operator_permit("request", {**places, "vendor/m": "https://other:443"})
     asked = {
         "no tags": issued() == set(places),
         "a tag": issued("", "private") == {"ours/m"},
         "an implied tag": issued("", "card") == {"ours/m"},
         "a tag of the evaluator": issued(closed=("private",)) == {"ours/m"},
         "a team's floor": issued("t") == {"ours/m"},
+        "a project's floor": issued("open", project="p") == {"ours/m"},
+        "a project without a floor": issued("open", project="q") == set(places),
+        "a project that nobody knows": issued("open", project="gone") == set(),
         "a team that nobody knows": issued("gone") == set(),
         "a tag that nobody knows": issued("", "unknown") == set(),
+        "a tool that nobody vouches for": issued("", "private", tools=frozenset({"web"})) == set(),
         "a claim that has expired": issued("", "private", days=1) == set(),
-        "a newer policy": narrowed(source=floor) == {"ours/m"},
+        "a newer policy": narrowed(replace(source, floor=frozenset({"private"}))) == {"ours/m"},
         "a newer place": narrowed(origins={"ours/m": places["ours/m"]}) == {"ours/m"},
-        "a newer floor": narrowed(floors={"t": frozenset({"private"})}) == {"ours/m"},
-        "a team that is gone": narrowed(floors={}) == set(),
+        "a newer floor": narrowed(replace(source, teams=raised)) == {"ours/m"},
+        "a team that is gone": narrowed(replace(source, teams={})) == set(),
+        "a place that moved": set(module.both(frozen, moved).origins) == {"ours/m"},
     }
     return [name for name, is_right in asked.items() if not is_right]
 
@@ -230,7 +249,11 @@ MUTANTS = {
         ('"os.system", "os.fork"', '"os.fork"'),
     ],
     "gateway.privacy.permit": [
-        ("tags | floor, at)", "tags, at)"),
+        ("tags | floor, at, tools)", "tags, at, tools)"),
+        ("tags | floor, at, tools)", "tags | floor, at, frozenset())"),
+        ("floor.tags | more", "floor.tags"),
+        ("None if more is None else", "floor.tags if more is None else"),
+        ("current.origins.get(name) == place", "name in current.origins"),
         ("added.union(closed)", "added"),
         ("added.union(closed)", "frozenset(closed)"),
         ("set() if floor is None else", ""),
@@ -239,7 +262,7 @@ MUTANTS = {
         ("        if not self._since_us <= wall_us < self._until_us:", "        if not self._until_us:"),
         ("        self._readings.append(", "        print("),
         ("if origins.get(name) == place", "if True"),
-        ("is_allowed(source, tags, one, at)", "True"),
+        ("is_allowed(source, tags, one, at, tools)", "True"),
     ],
 }  # fmt: skip
 CASES = [(name, *pair) for name, pairs in MUTANTS.items() for pair in pairs]

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from gateway.app import narrow_permits
 from gateway.egress.destinations import origin
 from gateway.privacy.permit import operator_permit
 from gateway.privacy.policy import Policy
@@ -22,6 +23,7 @@ from providers.transport import Transport
 from providers.transport.head import place_of
 from tests.gateway.fake_provider import FakeProvider, answer
 from tests.gateway.gateway_harness import UPSTREAM_KEY, body, running_gateway
+from tests.gateway.settings_text import load_settings
 from tests.providers.transport_harness import LIMITS, RawServer, serve_forever
 from tests.style.tree import REPOSITORY
 
@@ -80,6 +82,34 @@ async def test_an_evaluator_that_lost_its_rules_sends_nothing_to_a_vendor(tmp_pa
     assert "vendor/m" in line.getMessage()
     assert "hi" not in line.getMessage().split()
     assert UPSTREAM_KEY not in got.text + caplog.text
+
+
+async def test_a_policy_that_becomes_stricter_before_the_dispatch_holds_for_it(tmp_path):
+    """A request was admitted and is about to be sent when a newer configuration comes."""
+    async with RawServer(serve_forever) as upstream:
+        text = TEXT.format(ours="http://127.0.0.1:9", vendor=upstream.url).replace(
+            "tags: [private], ", ""
+        )
+        async with running_gateway(tmp_path, {}, text=text) as gateway:
+            permits = gateway.service.admission.permits
+            newer = load_settings(text.replace("apps: {", "apps: {tags: [private], ")).settings
+
+            class Coming(dict):
+                """The providers; the newer configuration comes as an attempt looks for its own."""
+
+                def __getitem__(self, name):
+                    if not permits.is_narrowed:
+                        narrow_permits(permits, newer)
+                    return super().__getitem__(name)
+
+            relay = gateway.service.relay
+            gateway.service.relay = replace(relay, providers=Coming(relay.providers))
+            got = await gateway.post(body())
+            [(intent, settlement)] = await gateway.settled()
+        assert upstream.accepted == []
+    assert got.status_code == 403
+    assert got.json()["error"]["code"] == "privacy_denied"
+    assert (intent.deployment, settlement.status) == ("vendor/m", "not_sent")
 
 
 async def test_a_permit_for_another_place_opens_no_connection() -> None:

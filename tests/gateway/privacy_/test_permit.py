@@ -19,7 +19,7 @@ from gateway.privacy.model import (
     TrustedDeployment,
 )
 from gateway.privacy.oracle import is_allowed
-from gateway.privacy.permit import NOWHERE, Permits, operator_permit
+from gateway.privacy.permit import NOWHERE, Permits, both, operator_permit
 from providers.errors import NotPermitted
 from tests.gateway.privacy_.test_oracle import DAY, NOW, TAG_NAMES, some_tags, sources
 
@@ -191,6 +191,15 @@ def test_one_more_tag_never_widens_a_permit(made_source, tags, more):
     names = [one.name for one in made_source.deployments]
     made = Permits(made_source, origins=dict.fromkeys(names, OURS))
     assert set(issue(made, *tags, more)) <= set(issue(made, *tags))
+
+
+def test_a_dispatch_goes_where_both_the_first_and_the_present_permit_say():
+    frozen = operator_permit("request", PLACES)
+    assert both(frozen, frozen) is frozen
+    current = operator_permit("request", {"ours/m": OURS, "vendor/m": OURS, "other/m": VENDOR})
+    assert dict(both(frozen, current).origins) == {"ours/m": OURS}
+    assert dict(both(current, frozen).origins) == {"ours/m": OURS}
+    assert both(frozen, NOWHERE).origins == {}
 
 
 def test_a_permit_is_for_one_place_and_says_what_it_is_for():
