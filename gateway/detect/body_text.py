@@ -7,7 +7,7 @@ microseconds.
 
 Folding undoes what is used to write a number so that a program does not see it: zero-width
 characters, soft hyphens, full-width and other scripts' digits, look-alike letters, odd spaces and
-dashes, and escapes within escapes (JSON in a string). What comes out is ASCII, one byte for each
+dashes, and escapes within strings (JSON in JSON, URLs). What comes out is ASCII, one byte for each
 character, so that offsets in it are offsets in the folded text.
 """
 
@@ -83,7 +83,10 @@ _IS_SPACE = re.compile(f"[{_SPACES}]")
 _IS_DASH = re.compile(f"[{_DASHES}]")
 
 _BACKSLASHES = re.compile(r"\\{2,}")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf\"/]))")
+_ESCAPE = re.compile(
+    r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf\"/]))|%([2-7][0-9a-fA-F])|\t"
+)
+_BEGINS_ESCAPE = ("\\", "%", "\t")
 _WRITTEN_SPACES = frozenset("nrtbf")
 
 
@@ -120,7 +123,7 @@ def fold(text: str) -> str:
     """What a reader would see, as far as it matters for numbers and keys."""
     if not text.isascii():
         text = _fold_characters(text)
-    if "\\" in text:
+    if any(sign in text for sign in _BEGINS_ESCAPE):
         text = _BACKSLASHES.sub(_one_backslash, text)
         text = _ESCAPE.sub(_unescaped, text)
         if not text.isascii():
@@ -144,7 +147,7 @@ def fold_with_offsets(text: str) -> tuple[str, list[int]]:
         The folded text, and one offset in `text` per character of it, with the text's length as
         one more at the end.
     """
-    if text.isascii() and "\\" not in text:
+    if text.isascii() and not any(sign in text for sign in _BEGINS_ESCAPE):
         return text, list(range(len(text) + 1))
     pieces = [(character, place) for place, character in enumerate(text)]
     for pattern, replace in (
@@ -210,6 +213,9 @@ def _unescaped(match: re.Match[str]) -> str:
     sign = match[3]
     if sign is not None:
         return " " if sign in _WRITTEN_SPACES else sign
-    character = chr(int(match[1] or match[2], 16))
+    number = match[1] or match[2] or match[4]
+    if number is None:
+        return " "  # a tab
+    character = chr(int(number, 16))
     # Half a surrogate pair cannot be encoded, and a mark of the client's would look like ours.
     return " " if character == MARK or "\ud800" <= character <= "\udfff" else character

@@ -72,6 +72,8 @@ FOLDED = {
     "escapes within a string": ('{"a":"\\u0034\\x35"}', '{"a":"45"}'),
     "escapes of escapes": ("\\\\\\\\u0034", "4"),
     "written line breaks": ("a\\n45", "a 45"),
+    "escapes of a URL": ("card=4%201%2D%341%zz%0a", "card=4 1-41%zz%0a"),
+    "a tab": ("4539\t1488", "4539 1488"),
     "a written slash and quotation mark": ('\\/\\"', '/"'),
     "an escape of half a pair, and of our mark": ("\\ud800\\u007f", "  "),
     "escapes of full-width digits": ("\\uff14", "4"),
@@ -85,7 +87,7 @@ def test_a_text_reads_as_a_person_would_read_it(text: str, folded: str):
     assert fold_with_offsets(text)[0] == folded
 
 
-ODD = "4٤４\u200b\u00ad \u3000\\nuх0АKI-−é😀\ud7ff"
+ODD = "%\t34٤４\u200b\u00ad \u3000\\nuх0АKI-−é😀\ud7ff"
 
 
 @given(st.text(st.sampled_from(ODD) | st.characters(exclude_categories=["Cs"]), max_size=40))
@@ -99,5 +101,5 @@ def test_offsets_lead_back_to_where_a_character_came_from(text):
     assert all(
         text[offsets[place]] == character
         for place, character in enumerate(folded)
-        if text.isascii() and "\\" not in text
+        if text.isascii() and "\\" not in text and "\t" not in text and "%" not in text
     )
