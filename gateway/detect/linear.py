@@ -13,8 +13,9 @@ import re2
 
 from gateway.detect.errors import BadPattern, ScanFailed
 
-CHUNK_BYTES = 256 * 1024
-"""Looked through at once; between two of them the time is looked at."""
+CHUNK_BYTES = 64 * 1024
+"""Looked through at once; between two of them the time is looked at. Whoever makes a set forget
+what it remembers waits for all who look through a chunk with it, and that may be the event loop."""
 
 OVERLAP_BYTES = 1024
 """Longer than anything a prefilter needs to see."""
