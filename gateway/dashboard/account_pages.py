@@ -15,7 +15,6 @@ from gateway.errors import InvalidField, PersonConflict
 CODE_PATH = f"{PATH}/set-password"
 _DIFFERENT = "the two new passwords are not the same"
 _STALE = "this form is too old, or the browser keeps no cookies for this site; try again"
-_SECRETS = ("old", "new", "again", "code")
 _LIMITS = {"min": PASSWORD_CHARACTERS_MIN, "max": PASSWORD_CHARACTERS_MAX}
 
 
@@ -53,7 +52,7 @@ class AccountPages:
                 old=form.get("old", ""),
                 new=form.get("new", ""),
                 caller=self.shell.caller(request),
-                form=self.shell.sent(request, form, without=_SECRETS).sent,
+                form=self.shell.sent(request, form).sent,
             )
             answer = await self.shell.people.change_password(change)
         except InvalidField as error:
@@ -85,7 +84,7 @@ class AccountPages:
                 login=form.get("login", "").strip(),
                 name=form.get("name", "").strip() or form.get("login", "").strip(),
                 caller=self.shell.caller(request),
-                form=self.shell.sent(request, form, without=_SECRETS).sent,
+                form=self.shell.sent(request, form).sent,
             )
             await self.shell.people.use_code(use)
         except (InvalidField, PersonConflict) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode
@@ -159,15 +159,12 @@ class Shell:
         """The number of a form that is about to be shown."""
         return self.sessions.random_bytes(16).hex()
 
-    def sent(
-        self, request: Request, form: Mapping[str, str], *, without: Collection[str] = ()
-    ) -> PageForm:
+    def sent(self, request: Request, form: Mapping[str, str]) -> PageForm:
         """The form that a request sends, to be acted on once.
 
         Args:
             request: Whose path says what the form acts on.
             form: Its fields.
-            without: Names of its secrets, of which nothing is kept.
 
         Raises:
             InvalidField: It has no number of ours.
@@ -175,10 +172,12 @@ class Shell:
         number = form.get("once", "")
         if not FORM_NUMBER.fullmatch(number):
             raise InvalidField("this form is not complete; open the page again")
-        left_out = {"token", "once", *without}
-        subject = "\0".join((request.url.path, form.get("do", ""), form.get("name", "")))
+        seen = cast("Seen | None", request.scope.get(_SEEN))
         sent = form_sent(
-            number, subject, {name: text for name, text in form.items() if name not in left_out}
+            number,
+            actor="" if seen is None else seen.viewer.actor,
+            subject=(request.url.path, form.get("do", ""), form.get("name", "")),
+            fields={name: text for name, text in form.items() if name not in ("token", "once")},
         )
         return PageForm(sent=sent, random_bytes=self.sessions.random_of(sent.number))
 

@@ -271,8 +271,9 @@ class PeopleDesk:
 
         Raises:
             BadPerson: The code is void, or the password, login name or name cannot be taken.
+            BadQuery: The form was sent before, with another password.
         """
-        done = await self.read(lambda connection: forms.earlier(connection, use.form))
+        done = await self._earlier(use.form)
         if done is not None:
             return await self.read(lambda connection: people.load_person(connection, done))
         wait_s = self._throttle.begin("", use.caller.address, "")
@@ -308,15 +309,16 @@ class PeopleDesk:
         owner = await self._once(use.form, set_password, "one-time code")
         return await self.read(lambda connection: people.load_person(connection, owner))
 
+    async def _earlier(self, form: FormSent | None) -> str | None:
+        return await self.read(lambda connection: forms.earlier(connection, form))
+
     async def _once(
         self, form: FormSent | None, act: Callable[[sa.Connection], str], actor: str
     ) -> str:
         """Act in a transaction, unless the form did so before; what it acted on."""
         now_us = self.clock.wall_us()
         return await self.write(
-            lambda connection: forms.once(
-                connection, form, lambda: act(connection), actor=actor, now_us=now_us
-            )
+            lambda one: forms.once(one, form, lambda: act(one), actor=actor, now_us=now_us)
         )
 
     async def change_password(self, change: PasswordChange) -> LoginAnswer:
@@ -324,6 +326,7 @@ class PeopleDesk:
 
         Raises:
             BadPerson: They have no password, or the new one cannot be taken.
+            BadQuery: The form was sent before, with other passwords.
         """
         now_us, caller = self.clock.wall_us(), change.caller
         query = SessionQuery(session=change.session, idle_s=24 * 3600)
@@ -335,7 +338,7 @@ class PeopleDesk:
             raise BadPerson("only people who log in with a password can change it")
         if fault := password_fault(change.new, login=person.login):
             raise BadPerson(fault)
-        if await self.read(lambda connection: forms.earlier(connection, change.form)):
+        if await self._earlier(change.form):
             return LoginAnswer()
         account = f"session of {person.person_id}"
         wait_s = self._throttle.begin(account, caller.address, "")
@@ -355,6 +358,8 @@ class PeopleDesk:
         if kept is None:
             return LoginAnswer(refusal="wait", wait_s=BUSY_WAIT_S)
         if not kept:
+            if await self._earlier(change.form):
+                return LoginAnswer()  # the same form changed it while this one was looked at
             subject = f"person:{person.person_id}"
             await self._note_failure("password", "wrong_password", caller, subject=subject)
             return LoginAnswer(refusal="wrong")
@@ -434,13 +439,7 @@ class PeopleDesk:
         now_us = self.clock.wall_us()
         await self.write(
             lambda connection: audit_failure(
-                connection,
-                way,
-                reason,
-                caller,
-                subject=subject,
-                left_out=left_out,
-                now_us=now_us,
+                connection, way, reason, caller, subject=subject, left_out=left_out, now_us=now_us
             )
         )
 

@@ -13,17 +13,15 @@ from __future__ import annotations
 import math
 import re
 
-_GAUGES = frozenset(
-    {
-        "vllm:num_requests_running",
-        "vllm:num_requests_waiting",
-        "sglang:num_running_reqs",
-        "sglang:num_queue_reqs",
-        "tgi_batch_current_size",
-        "tgi_queue_size",
-        "llamacpp:requests_processing",
-        "llamacpp:requests_deferred",
-    }
+_GAUGES = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "tgi_batch_current_size",
+    "tgi_queue_size",
+    "llamacpp:requests_processing",
+    "llamacpp:requests_deferred",
 )
 _LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?", re.ASCII)
 _MODEL = re.compile(r'[{,]\s*model_name="((?:[^"\\]|\\.)*)"')
@@ -43,9 +41,10 @@ def is_loaded(page: str, *, model: str | None = None) -> bool | None:
     """
     found: bool | None = None
     for text in page.splitlines():
-        if text.startswith("#"):
+        text = text.strip()
+        if not text.startswith(_GAUGES):
             continue
-        line = _LINE.fullmatch(text.strip())
+        line = _LINE.fullmatch(text)
         if line is None or line[1] not in _GAUGES or not _is_of(line[2] or "", model):
             continue
         count = _number(line[3])

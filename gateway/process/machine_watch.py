@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 from yarl import URL
 
 from gateway.clock import Clock
@@ -38,6 +39,8 @@ LOOK_S = 5.0
 """A server that has not answered in this time did not answer."""
 CLOSE_S = 1.0
 PAGE_BYTES_MAX = 2 * 1024 * 1024
+SMALL_BYTES = 64 * 1024
+"""A page below it is read on the event loop: a thread would take longer."""
 AT_ONCE_MAX = 16
 MISSES_MAX = 2
 GAP_MAX_US = 120_000_000
@@ -159,8 +162,10 @@ class MachineWatch:
             return Seen(is_up=False)  # it is starting, or a proxy says that it is not there
         if facts.status != _OK:
             return Seen(is_up=True)
-        text = page.decode("utf-8", "replace")
-        return Seen(is_up=True, is_busy=is_loaded(text, model=one.model))
+        if len(page) <= SMALL_BYTES:
+            return Seen(is_up=True, is_busy=_load(page, one.model))
+        is_busy = await anyio.to_thread.run_sync(_load, page, one.model)
+        return Seen(is_up=True, is_busy=is_busy)
 
     def _transport(self, config: LoadedConfig, one: Watched) -> Transport:
         known = self._transports.get(one.provider)
@@ -225,6 +230,10 @@ def metrics_url(base_url: str) -> URL:
     parts = urlsplit(base_url)
     path = _VERSION.sub("", parts.path.rstrip("/"))
     return URL(parts._replace(path=f"{path}/metrics", query="", fragment="").geturl())
+
+
+def _load(page: bytes, model: str | None) -> bool | None:
+    return is_loaded(page.decode("utf-8", "replace"), model=model)
 
 
 def _is_broken(known: _Session, now_us: int, wall_us: int) -> bool:

@@ -214,6 +214,43 @@ async def test_a_password_is_changed_once_and_no_answer_says_that_it_was_wrong(s
         assert last == ["person.set_password", "login", "person.set_password"]
 
 
+async def test_another_password_in_a_form_that_was_sent_is_not_said_to_be_set(shared) -> None:
+    """As after the browser's Back: the form is the old one, and its new password would be lost."""
+    async with person(shared, "policy_approver") as client, shared.admin() as admin:
+        form = await form_of(client, old=PASSWORD, new=OTHER, again=OTHER)
+        assert (await client.post("/ui/account/password", data=form, headers=SAME)).is_success
+        third = f"{OTHER}, once more"
+        form |= {"old": OTHER, "new": third, "again": third}
+        again = await client.post("/ui/account/password", data=form, headers=SAME)
+        assert again.status_code == 422
+        assert "sent before with other values" in again.text
+        order = {"login": "linked", "name": "Linked", "roles": ["auditor"]}
+        made = (await admin.post("/admin/v1/users", json=order)).json()
+        link = made["set_password_url"]
+    async with shared.browser() as client:
+        page = PageReader((await client.get(link)).text)
+        form = {**page.fields, "new": OTHER, "again": OTHER}
+        for password, status in ((OTHER, 303), (OTHER, 303), (third, 422)):
+            form |= {"new": password, "again": password}
+            answer = await client.post("/ui/set-password", data=form, headers=SAME)
+            assert answer.status_code == status
+
+
+async def test_a_number_of_somebody_elses_form_tells_nothing_of_what_it_made(shared) -> None:
+    async with shared.browser() as client, person(shared, "platform_admin") as other:
+        await logged_in(client, ADMIN_KEY)
+        form = await form_of(client, team="payments", name="whose")
+        key = made_key(await client.post("/ui/keys", data=form, headers=SAME))
+        users = await form_of(client, login="whose", name="Whose", roles="auditor")
+        made = await client.post("/ui/users", data=users, headers=SAME)
+        (link,) = re.findall(r'readonly value="([^"]*)"', made.text)
+        for path, sent, secret in (("/ui/keys", form, key), ("/ui/users", users, link)):
+            taken = {**sent, "token": (await form_of(other))["token"]}
+            answer = await other.post(path, data=taken, headers=SAME)
+            assert answer.status_code == 422
+            assert secret not in answer.text
+
+
 ACTING = {
     "/ui/keys": {"team": "payments", "name": "x"},
     "/ui/keys/abcdefghjkmn": {"do": "rotate", "grace_hours": "1"},

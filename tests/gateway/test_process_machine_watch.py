@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from gateway.egress.destinations import Purpose, Role, destinations
 from gateway.finance.machines.messages import EngineSample
 from gateway.process import machine_watch
+from gateway.process.machine_load import is_loaded
 from gateway.process.machine_watch import MachineWatch, metrics_url
 from gateway.settings.loader import LoadedConfig, load_text
 from tests.gateway.ledger_samples import FakeClock
@@ -175,6 +177,25 @@ async def test_a_page_that_never_ends_is_given_up_and_the_server_is_up(tmp_path,
     found = await Watching(config(tmp_path, server.port)).look()
     assert found is not None
     assert not found.is_down
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_a_long_page_is_read_beside_the_event_loop(tmp_path, server, monkeypatch, is_long):
+    threads: list[threading.Thread] = []
+
+    def noted(page: str, *, model: str | None) -> bool | None:
+        threads.append(threading.current_thread())
+        return is_loaded(page, model=model)
+
+    monkeypatch.setattr(machine_watch, "is_loaded", noted)
+    lines = (machine_watch.SMALL_BYTES if is_long else 100) // 2
+    server.page = "\n " * lines + TGI.format(running="1", waiting="0")
+    watching = Watching(config(tmp_path, server.port))
+    await watching.look()
+    found = await watching.look(10)
+    assert found is not None
+    assert found.busy_us == 10 * S
+    assert {one is threading.main_thread() for one in threads} == {not is_long}
 
 
 async def test_a_server_that_says_nothing_is_down_and_holds_nobody_up(tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ def question(
         NoMeaning: One of them means nothing, or they contradict each other.
     """
     wanted = month or (day or "")[:7] or month_of(now_us)
-    if not re.match(MONTH_PATTERN, wanted):
+    if not re.fullmatch(MONTH_PATTERN, wanted):
         raise NoMeaning(
             f"{wanted[:_TEXT_MAX]!r} is no month such as 2026-11", param="month" if month else "day"
         )
