@@ -1,8 +1,7 @@
 """Every place that a configuration has this service connect to; pure.
 
-The guard of each process takes its part of the list, and `fareway policy egress` writes the list
-for the network to enforce. What is not configured is not on it: a body, a header or a discovery
-document of somebody else adds nothing.
+The guard of each process takes its part of the list. What is not configured is not on it: a body, a
+header or a discovery document of somebody else adds nothing.
 """
 
 from __future__ import annotations
