@@ -235,7 +235,7 @@ async def running_gateway(
         limits=SpoolLimits(reserve_bytes=65_536),
         files=files,
     )
-    service = _service(folder, text or config_text(upstreams), providers or {}, spool)
+    service = make_service(folder, text or config_text(upstreams), providers or {}, spool)
     listener = socket.create_server(("127.0.0.1", 0))
     async with anyio.create_task_group() as tasks, _listening(service, listener, http):
         tasks.start_soon(spool.run)
@@ -250,9 +250,10 @@ async def running_gateway(
             tasks.cancel_scope.cancel()
 
 
-def _service(
+def make_service(
     folder: Path, text: str, providers: Mapping[str, Provider], spool: SpoolWriter
 ) -> Service:
+    """A worker's parts under a configuration, with the keys of this module."""
     environ = {
         "FAREWAY_STATE_DIR": str(folder / "state"),
         "APP_KEY": KEY,
