@@ -14,7 +14,9 @@ from datetime import UTC, datetime, time
 from gateway.clock import from_microseconds
 from gateway.health import AVAILABLE, HealthBoard
 from gateway.privacy.model import (
+    DIRECT,
     LOCAL,
+    Sink,
     TagRule,
     TeamFloor,
     TrustClaim,
@@ -29,10 +31,12 @@ from gateway.settings.document import Settings
 from gateway.settings.models import DeploymentSettings
 from gateway.settings.prices import ListPriceSettings, Prices, PriceSettings
 from gateway.settings.providers import LocalProvider, ProviderSettings
+from gateway.settings.vendors import documented
 from pricing.baseline import Baseline
 from pricing.money import Rate, rate_per_hour_us, rate_per_mtok, rate_per_unit
 from pricing.price_book import Basis, PriceBook, PriceVersion, Unpriced
 from pricing.usage import Meter
+from providers.codecs.enforced import conditions_of
 from providers.contract import Provider
 
 NOMINAL_GPU_USD_PER_HOUR = "0.10"
@@ -271,11 +275,18 @@ def build_policy(settings: Settings) -> Policy:
         floor=settings.privacy.floor,
         deployments=[
             TrustedDeployment(
-                name=name, claims=_claims(entry, settings.providers[name.partition("/")[0]])
+                name=name,
+                claims=_claims(entry, settings.providers[name.partition("/")[0]]),
+                enforces=_enforced(settings.providers[name.partition("/")[0]]),
             )
             for name, entry in listed_deployments(settings).items()
         ],
         implications=shipped_implications(settings.server.region),
+        tools={
+            name: [_claim(one) for one in tool.trust]
+            for name, tool in settings.privacy.tools.items()
+        },
+        sinks={sink: getattr(settings.privacy.sinks, sink) for sink in Sink},
         teams={
             name: TeamFloor(
                 tags=frozenset(team.tags),
@@ -317,8 +328,19 @@ def _joined(known: DeploymentSettings, other: DeploymentSettings) -> DeploymentS
 def _claims(entry: DeploymentSettings, provider: ProviderSettings) -> tuple[TrustClaim, ...]:
     stated = entry.trust if entry.trust is not None else provider.trust
     claims = tuple(_claim(one) for one in stated or ())
-    # What runs in a process of ours is local as a matter of fact, whatever else is claimed.
-    return (*claims, TrustClaim(attribute=LOCAL)) if isinstance(provider, LocalProvider) else claims
+    if isinstance(provider, LocalProvider):
+        # What runs in a process of ours is local as a matter of fact, whatever else is claimed.
+        return (*claims, TrustClaim(attribute=LOCAL))
+    row = documented(provider)
+    if row is None:
+        return claims
+    # That nobody stands between is a fact of the vendor; all else is the operator's to say.
+    return (*claims, *(one for one in row.claims if stated is None or one.attribute == DIRECT))
+
+
+def _enforced(provider: ProviderSettings) -> frozenset[str]:
+    """Conditions that the provider's adapter puts into every request."""
+    return frozenset() if isinstance(provider, LocalProvider) else conditions_of(provider.enforce)
 
 
 def _claim(stated: trust_settings.TrustClaim) -> TrustClaim:
@@ -326,7 +348,12 @@ def _claim(stated: trust_settings.TrustClaim) -> TrustClaim:
     if stated.expires is not None:
         expires_at = datetime.combine(stated.expires, time.min, tzinfo=UTC)
     return TrustClaim(
-        attribute=stated.attribute, expires_at=expires_at, evidence=stated.evidence or ""
+        attribute=stated.attribute,
+        expires_at=expires_at,
+        evidence=stated.evidence or "",
+        verified_by=stated.verified_by or "",
+        verified_on=stated.verified_on,
+        condition=stated.condition or "",
     )
 
 

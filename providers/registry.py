@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from local_engine.api import Done
+from providers.codecs.enforced import Members
 from providers.compatible import Account, OpenAiCompatibleProvider, Row, load_catalog
 from providers.contract import Capabilities, OnDisconnect, Provider
 from providers.native.local import EngineLink, LocalProvider
@@ -29,6 +30,7 @@ class CompatibleDescription:
         model_capabilities: What single models can do, by the upstream's model name.
         transport_options: How connections are made, None for the defaults.
         on_disconnect: What the operator says about clients that leave, None for the row's rule.
+        enforced: Members of the body that every request has, whatever its client sent.
     """
 
     name: str
@@ -39,6 +41,7 @@ class CompatibleDescription:
     model_capabilities: Mapping[str, Capabilities] = field(default_factory=dict[str, Capabilities])
     transport_options: TransportOptions | None = None
     on_disconnect: OnDisconnect | None = None
+    enforced: Members = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,7 @@ def _build(
         extra_headers=description.extra_headers,
         model_capabilities=description.model_capabilities,
         on_disconnect=description.on_disconnect,
+        enforced=description.enforced,
     )
     return OpenAiCompatibleProvider(
         account, row, clock=clock, transport_options=description.transport_options

@@ -16,7 +16,10 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from gateway.dialects.controls import refuse_misplaced, without_controls
 from gateway.dialects.long_strings import set_aside
+from gateway.dialects.off_machine import tools_of
 from gateway.errors import InvalidRequest, UnsupportedParameter
+from gateway.privacy.model import NO_TOOLS
+from gateway.privacy.tools import MEMBERS
 from providers.codecs.openai_chat import NEUTRAL_NAMES, is_neutral
 
 BYTES_PER_TOKEN = 4
@@ -167,7 +170,7 @@ class ParsedChat(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None
     choices: int
     has_media: bool
-    tools: frozenset[str] = frozenset()
+    tools: frozenset[str] = NO_TOOLS
 
 
 def parse(body: bytes) -> ParsedChat:
@@ -204,6 +207,11 @@ def _parse(body: bytes, *, spared_bytes: int = 0) -> ParsedChat:
     given_bytes = len(fields["messages"]) + spared_bytes
     sent, has_media = _check_messages(messages)
     fields["messages"] = Raw(msgspec.json.encode(sent))
+    tools = NO_TOOLS
+    if head.tools or sent is not messages or not MEMBERS.isdisjoint(fields):
+        tools = tools_of(fields, head.tools or (), () if sent is messages else sent)
+        if head.tools:  # they were looked at, so of a repeated key only the value that counted goes
+            fields["tools"] = Raw(msgspec.json.encode(head.tools))
     del fields["model"]
     fields.pop("stream", None)
     fields.pop("stream_options", None)
@@ -239,6 +247,7 @@ def _parse(body: bytes, *, spared_bytes: int = 0) -> ParsedChat:
         max_output_tokens=max_output_tokens,
         choices=head.n or 1,
         has_media=has_media,
+        tools=tools,
     )
 
 

@@ -34,6 +34,7 @@ from gateway.http.messages import (
 from gateway.http.service import Service
 from gateway.limits.limiter import Permit, refusal
 from gateway.limits.standing import header_lines as limit_lines
+from gateway.privacy.model import Sink
 from gateway.relay.client_stream import JSON_HEADER, ClientStream
 from gateway.relay.exposure import Asked
 from gateway.relay.job import Job
@@ -170,7 +171,7 @@ class ChatCall:
         given, controls = controls, with_detected(controls, detected)
         self._asked = (found, parsed, controls)
         admitted = service.admission.admit(found, parsed, controls, wall_us=wall_us)
-        self._head.tags = admitted.tags_text
+        self._note(admitted)
         if admitted.decision.refusal is not None:
             why = admitted.decision.refusal
             if controls is not given:
@@ -181,6 +182,12 @@ class ChatCall:
             await self._take_limits(found, parsed, admitted)
         adapted = ("idempotency-key ignored",) if b"idempotency-key" in first else ()
         return self._job(found, parsed, controls, admitted, adapted=adapted)
+
+    def _note(self, admitted: Admitted) -> None:
+        """Say which tags the request has, and leave no trace where they forbid it."""
+        self._head.tags = admitted.tags_text
+        if self._trail is not None and Sink.TRACES not in admitted.sinks:
+            self._trail.forgo_trace()
 
     async def _take_limits(
         self, principal: Principal, parsed: openai_chat.ParsedChat, admitted: Admitted

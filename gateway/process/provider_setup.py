@@ -72,6 +72,7 @@ def _descriptions(
             yield CompatibleDescription(
                 name=name,
                 kind=provider.kind,
+                enforced=provider.enforce,
                 base_url=provider.base_url,
                 api_key=None if key is None else resolve(key, environ=environ, config=config),
                 transport_options=transport_options(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import Field
 
 from gateway.settings.detect import DetectSettings
 from gateway.settings.scalars import Many, Section, Word
+from gateway.settings.trust import TrustClaim
 
 
 class TagSettings(Section):
@@ -26,8 +28,26 @@ class SinkSettings(Section):
 
     content_log: Many[Word] = ()
     """Tags allowed in the content log."""
+    traces: Many[Word] = ()
+    """Tags allowed in traces; a request with another one leaves none."""
     response_cache: Many[Word] = ()
     """Tags allowed in the response cache."""
+    batch_files: Many[Word] = ()
+    """Tags allowed in files of batches."""
+    exports: Many[Word] = ()
+    """Tags allowed in exports."""
+
+
+class ToolSettings(Section):
+    """What is known of a tool that leaves the machine of whoever answers."""
+
+    trust: Many[TrustClaim] = ()
+    """Trust attributes of wherever it leads, whichever deployment calls it."""
+
+
+KnownTool = Literal[
+    "web_search", "url_fetch", "code_execution", "file_search", "mcp", "image_generation"
+]
 
 
 class PrivacySettings(Section):
@@ -39,5 +59,8 @@ class PrivacySettings(Section):
     """Tags that every request carries."""
     detect: DetectSettings | None = None
     """Detectors; unset: they observe and count, nothing more."""
+    tools: Mapping[KnownTool, ToolSettings] = Field(default_factory=dict[KnownTool, ToolSettings])
+    """Tools and features of vendors that leave their machine; what is not here has no trust, so
+    that only requests without requirements may use it."""
     sinks: SinkSettings = Field(default_factory=SinkSettings)
     """Which tags may reach which sink."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from gateway.settings.connections import ConnectionSource
 from gateway.settings.credentials import ApiKeySource
 from gateway.settings.prices import Prices
 from gateway.settings.scalars import BaseUrl, Gibibytes, Many, Name, Section
-from gateway.settings.trust import TrustClaim
+from gateway.settings.trust import EnforcedMembers, TrustClaim
 
 VendorKind = Literal[
     "openai", "anthropic", "groq", "together", "fireworks", "cerebras", "replicate", "openrouter"
@@ -45,6 +45,9 @@ class ProviderBase(Section):
 class RemoteBase(ProviderBase, ConnectionSource):
     """What every provider has that is not the embedded engine."""
 
+    enforce: EnforcedMembers = Field(default_factory=dict[str, JsonValue])
+    """Members that the body of each of its requests has, whatever the client sent; claims may have
+    them as their `condition`."""
     quota_group: Name | None = None
     """Name of the quota that its deployments, and those of other providers that name it, use up
     together; unset: each deployment has a quota of its own."""
@@ -136,6 +139,9 @@ class BedrockProvider(RemoteBase, ApiKeySource):
             raise ValueError("give an API key or aws_profile, not both")
         return self
 
+
+RemoteSettings = ServerProvider | VendorProvider | AzureProvider | BedrockProvider
+"""A provider that is not the embedded engine."""
 
 ProviderSettings = Annotated[
     LocalProvider | ServerProvider | VendorProvider | AzureProvider | BedrockProvider,

@@ -17,12 +17,14 @@ from gateway.settings.providers import (
     BedrockProvider,
     LocalProvider,
     ProviderSettings,
+    RemoteSettings,
     VendorProvider,
     base_url_of,
 )
 from gateway.settings.scalars import split_url
 from gateway.settings.storage import SQLITE_PREFIX
 from gateway.settings.trust import (
+    DIRECT,
     LOCAL,
     SELF_HOSTED,
     TrustClaim,
@@ -30,6 +32,8 @@ from gateway.settings.trust import (
     is_known_attribute,
 )
 from gateway.settings.validation import Path, hint
+from gateway.settings.vendors import aggregator_of, needs_evidence
+from providers.codecs.enforced import conditions_of
 
 UNATTRIBUTED = "unattributed"
 """What adjustments call the team of spend that belongs to none."""
@@ -157,6 +161,7 @@ def _claims(
     yield from _repeats((claim.attribute for claim in claims), path, "attribute")
     if isinstance(provider, LocalProvider):
         return
+    yield from _proofs(provider, claims, path)
     if claims_attribute(claims, LOCAL) is not None:
         yield Finding(path=path, message="`local` is given by `kind: local` only")
     claim = claims_attribute(claims, SELF_HOSTED)
@@ -175,6 +180,27 @@ def _claims(
             path=place,
             message=f"self_hosted on the public host {host} needs `evidence` and `expires`",
         )
+
+
+def _proofs(
+    provider: RemoteSettings, claims: tuple[TrustClaim, ...], path: Path
+) -> Iterator[Finding]:
+    enforced = conditions_of(provider.enforce)
+    for index, claim in enumerate(claims):
+        place = (*path, index)
+        if claim.condition is not None and claim.condition not in enforced:
+            near = hint(claim.condition, enforced)
+            message = f"nothing enforces `{claim.condition}`{near}; see the provider's `enforce`"
+            yield Finding(path=place, message=message)
+        if claim.attribute == DIRECT and (aggregator := aggregator_of(provider)) is not None:
+            message = f"{aggregator} hands requests on to others, so nothing there is `{DIRECT}`"
+            yield Finding(path=place, message=message)
+        elif claim.evidence is None and needs_evidence(provider, claim):
+            yield Finding(
+                path=place,
+                message=f"`{claim.attribute}` is more than is documented of {provider.kind}"
+                " on a public host; say in `evidence` where the proof is",
+            )
 
 
 def _repeats(values: Iterable[str], path: Path, what: str) -> Iterator[Finding]:
@@ -250,8 +276,8 @@ def _tag_lists(settings: Settings) -> Iterator[tuple[Path, tuple[str, ...]]]:
     for name, tag in privacy.tags.items():
         yield ("privacy", "tags", name, "implies"), tag.implies
     yield ("privacy", "floor"), privacy.floor
-    yield ("privacy", "sinks", "content_log"), privacy.sinks.content_log
-    yield ("privacy", "sinks", "response_cache"), privacy.sinks.response_cache
+    for sink in type(privacy.sinks).model_fields:
+        yield ("privacy", "sinks", sink), getattr(privacy.sinks, sink)
     yield ("stored_objects", "tags"), settings.stored_objects.tags
     detect = privacy.detect
     if detect is not None:

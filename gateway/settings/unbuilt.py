@@ -62,6 +62,10 @@ def _sinks(settings: Settings) -> Uses:
         yield ("privacy", "sinks", "content_log"), "the content log as a sink"
     if sinks.response_cache:
         yield ("privacy", "sinks", "response_cache"), "the response cache as a sink"
+    if sinks.batch_files:
+        yield ("privacy", "sinks", "batch_files"), "batch files as a sink"
+    if sinks.exports:
+        yield ("privacy", "sinks", "exports"), "exports as a sink"
 
 
 def _secret_stores(settings: Settings) -> Uses:

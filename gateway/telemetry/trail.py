@@ -105,6 +105,10 @@ class RequestTrail:
         if self._span is not None:
             self._span.admit(booking)
 
+    def forgo_trace(self) -> None:
+        """Leave no span, and begin none upstream: the request's tags keep it out of traces."""
+        self._span = None
+
     def start_attempt(self, deployment: str, number: int) -> AttemptTrail:
         """Note that an attempt begins; its `end` must follow.
 

@@ -8,6 +8,7 @@ from types import TracebackType
 
 import msgspec
 
+from providers.codecs.enforced import enforce
 from providers.codecs.openai_chat import (
     build_body,
     call_id_prefix,
@@ -74,6 +75,9 @@ class _Call(AsyncIterator[Batch]):
     async def __aenter__(self) -> AsyncIterator[Batch]:
         upstream, request, facts = self._upstream, self._request, self._facts
         row = upstream.row
+        if upstream.account.enforced:
+            request, changes = enforce(request, upstream.account.enforced)
+            facts.adapted += changes
         body = build_body(
             self._model_id,
             request,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from providers.codecs.enforced import Members
 from providers.codecs.upstream_errors import ErrorContext
 from providers.compatible.row import Row, chat_url
 from providers.contract import AttemptFacts, Capabilities, OnDisconnect
@@ -23,6 +24,7 @@ class Account:
         extra_headers: Sent with each request.
         model_capabilities: What single models can do, by the upstream's model name.
         on_disconnect: What the operator says about clients that leave, None for the row's rule.
+        enforced: Members of the body that every request has, whatever its client sent.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Account:
     extra_headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     model_capabilities: Mapping[str, Capabilities] = field(default_factory=dict[str, Capabilities])
     on_disconnect: OnDisconnect | None = None
+    enforced: Members = field(default_factory=dict[str, object])
 
 
 class Upstream:

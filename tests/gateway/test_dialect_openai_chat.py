@@ -285,11 +285,11 @@ def test_a_repeated_key_inside_messages_cannot_hide_anything_from_the_check(text
 
 
 def test_values_that_nothing_inspects_keep_their_bytes():
-    extra = '"seed": 12345678901234567 ,"x":{ "a" : 1.0e2, "a": [ ] },"tools":[ { "t":1 } ]'
+    extra = '"seed": 12345678901234567 ,"x":{ "a" : 1.0e2, "a": [ ] },"stop":[ "t" ]'
     assert sent(body(extra)) == {
         "seed": b"12345678901234567",
         "x": b'{ "a" : 1.0e2, "a": [ ] }',
-        "tools": b'[ { "t":1 } ]',
+        "stop": b'[ "t" ]',
         "messages": b'[{"role":"user","content":"hi"}]',
     }
 

@@ -125,7 +125,7 @@ PROBLEMS = {
         "f.yaml:1: teams.E\u0301: a name must be in Unicode's composed form (NFC)",
     ),
     "a date that does not exist": (
-        "providers: {g: {kind: groq, trust: [{attribute: dpa, expires: 2027-02-30}]}}\n",
+        "providers: {g: {kind: groq, trust: [{attribute: dpa, evidence: x, expires: 2027-02-30}]}}\n",
         "f.yaml:1: providers.g.trust[0].expires: day is out of range for month",
     ),
     "an SLA without a target": (

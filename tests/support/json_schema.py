@@ -33,7 +33,7 @@ CHECKS: dict[str, tuple[type | tuple[type, ...], Callable[[Any, Any], bool]]] = 
 }
 ANNOTATIONS = {"title", "description", "default", "format", "$defs", "$schema", "discriminator"}
 STRUCTURE = {"type", "enum", "const", "anyOf", "oneOf", "properties", "required"}
-STRUCTURE |= {"additionalProperties", "items", "$ref"}
+STRUCTURE |= {"additionalProperties", "propertyNames", "items", "$ref"}
 
 
 def faults(schema: dict[str, Any], value: Any) -> list[str]:
@@ -78,6 +78,7 @@ def _members(
     properties = schema.get("properties", {})
     found = [f"{path}.{name}: required" for name in schema.get("required", ()) if name not in value]
     for name, member in value.items():
+        found += _faults(schema.get("propertyNames", True), name, definitions, f"{path}.{name}")
         rule = properties.get(name, schema.get("additionalProperties", True))
         found += _faults(rule, member, definitions, f"{path}.{name}")
     return found
