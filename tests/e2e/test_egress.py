@@ -136,3 +136,20 @@ def test_an_engine_has_no_network_at_all(tmp_path: Path) -> None:
         routes = Path(f"/proc/{engine}/net/route").read_text().splitlines()[1:]
         assert routes == []
         assert "egress refused" not in gateway.log()
+
+
+def test_the_ledger_and_commands_reach_the_database_under_their_guards(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    with UpstreamProcess({"m": [Chat(text="Yes.")]}, folder=tmp_path) as upstream:
+        made = config(upstream.base_url, storage={"database": postgres_url})
+        gateway = Installed(
+            tmp_path / "gateway", made, {"FAREWAY_MASTER_KEY": "a master key of letters 0123456789"}
+        )
+        with gateway, httpx.Client(timeout=20) as client:
+            assert ask(gateway, client).status_code == 200
+            assert gateway.stop() == 0
+            assert "egress refused" not in gateway.log()
+            # Without a gateway that runs, these connect by themselves.
+            gateway.run("db", "current")
+            assert "1" in gateway.run("spend", "report", "--json")
