@@ -159,6 +159,7 @@ BAD = {
     "a month and a line's end": ("/ui/machines?month=2026-11%0A", "no month such as"),
     "the same as a file": ("/ui/machines.csv?month=2026-11%0A", "no month such as"),
     "no month": ("/ui/machines?month=2026-13", "no month such as"),
+    "a month and the end of a line": ("/ui/machines?month=2026-11%0A", "no month such as"),
     "a day of another month": ("/ui/machines?month=2026-11&day=2026-10-01", "no day of 2026-11"),
     "a day that is none": ("/ui/machines?day=2026-11-xx", "no day of 2026-11"),
     "a day that no calendar has": ("/ui/machines?day=2026-11-31", "no day of 2026-11"),
