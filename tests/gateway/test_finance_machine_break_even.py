@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import msgspec
 import pytest
 
 from gateway.finance.machines.allocation import Used
@@ -71,6 +72,11 @@ def test_a_machine_that_pays_says_so():
     assert found.saved_pico_usd == HOSTED_COST - USD
     assert "there were 500,000, 277.50 % of it" in break_even_text(found)
     assert "which it cannot" not in break_even_text(found)
+
+
+def test_without_a_speed_nothing_is_said_of_how_busy_it_would_be():
+    found = msgspec.structs.replace(card(cost=USD), break_even_use_percent=None)
+    assert break_even_text(found).endswith("there were 500,000, 277.50 % of it")
 
 
 def test_a_machine_without_busy_time_has_no_speed():

@@ -18,12 +18,13 @@ from gateway.finance.machines.messages import (
     IDLE_TEAM,
     IdlePolicy,
     MachinesReport,
+    MachineSummary,
     ProposeMachines,
     RateKind,
     Slice,
 )
 from gateway.finance.machines.report import propose_machines
-from gateway.finance.machines.shown import as_csv, as_table
+from gateway.finance.machines.shown import as_csv, as_table, idle_text
 from gateway.settings.document import Settings
 from tests.gateway.finance_books import OCTOBER_US, write, writing
 from tests.gateway.focus_samples import read_rows
@@ -207,3 +208,36 @@ PROBLEMS = {
 def test_slices_that_cannot_be_are_told(pools: str, says: str):
     [found] = problems_of(f"{SERVER}finance: {{machines: {{pools: {pools}}}}}")
     assert found.endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("idle", "says"),
+    [
+        (IdlePolicy.OVERHEAD, ""),
+        (IdlePolicy.BY_USE, "idle time by use"),
+        (IdlePolicy.RESERVED, "slices: 1/4 of research, 1/3 of search"),
+    ],
+)
+def test_who_bears_idle_time_is_said(idle, says) -> None:
+    owned = (Slice(team="research", fraction="1/4"), Slice(team="search", fraction="1/3"))
+    one = MachineSummary(
+        machine="vllm",
+        pool="vllm",
+        kind="server",
+        gpus=1,
+        gpu_usd_per_hour="4",
+        parts=(),
+        is_nominal=False,
+        up_us=HOUR_US,
+        busy_us=0,
+        idle_us=HOUR_US,
+        down_us=None,
+        utilisation_percent="0.00",
+        cost_pico_usd=4 * USD,
+        busy_pico_usd=0,
+        idle_pico_usd=4 * USD,
+        until_us=HOUR_US,
+        idle=idle,
+        slices=owned if idle is IdlePolicy.RESERVED else (),
+    )
+    assert idle_text(one) == says

@@ -294,15 +294,13 @@ def _idle_of_users(
 ) -> Mapping[User, int]:
     """Idle time by who bears it; what is left is nobody's."""
     idle_us = stretch.up_us - sum(used.values())
-    match stretch.terms.idle:
-        case IdlePolicy.OVERHEAD:
-            return {}
-        case IdlePolicy.BY_USE:
-            users = sorted(in_month)
-            spread = split(idle_us, [in_month[user] for user in users]) if users else ()
-            return dict(zip(users, spread, strict=True))
-        case IdlePolicy.RESERVED:
-            return _idle_of_slices(stretch, used, idle_us)
+    if stretch.terms.idle is IdlePolicy.RESERVED:
+        return _idle_of_slices(stretch, used, idle_us)
+    if stretch.terms.idle is IdlePolicy.OVERHEAD or not in_month:
+        return {}
+    users = sorted(in_month)
+    spread = split(idle_us, [in_month[user] for user in users])
+    return dict(zip(users, spread, strict=True))
 
 
 def _idle_of_slices(stretch: Stretch, used: Mapping[User, int], idle_us: int) -> Mapping[User, int]:

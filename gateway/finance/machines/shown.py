@@ -105,14 +105,10 @@ def share_name(share: MachineShare, rate: RateKind) -> str:
 
 def idle_text(machine: MachineSummary) -> str:
     """Who bears a machine's idle time, where somebody does; else empty."""
-    match machine.idle:
-        case IdlePolicy.OVERHEAD:
-            return ""
-        case IdlePolicy.BY_USE:
-            return "idle time by use"
-        case IdlePolicy.RESERVED:
-            own = ", ".join(f"{one.fraction} of {one.team}" for one in machine.slices)
-            return f"slices: {own}"
+    if machine.idle is IdlePolicy.RESERVED:
+        own = ", ".join(f"{one.fraction} of {one.team}" for one in machine.slices)
+        return f"slices: {own}"
+    return "idle time by use" if machine.idle is IdlePolicy.BY_USE else ""
 
 
 def unit_text(unit: UnitCost) -> str:
