@@ -356,7 +356,7 @@ def _read(
         case ShowRun():
             return runs.show_run(connection, query)
         case ShowForm():
-            return once.show_form(connection, query)
+            return once.earlier(connection, query.sent)
         case ShowCell():
             return cell_rows.cell_rows(connection, query)
         case ListProposals():

@@ -76,10 +76,13 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShowForm(msgspec.Struct, frozen=True, kw_only=True, tag="show_form"):
-    """What became of a form of somebody's; `None` when it was never acted on."""
+    """What became of a form; `None` when it was never acted on.
 
-    actor: str
-    form: FormToken
+    Attributes:
+        sent: The form; refused where it asked for something else before.
+    """
+
+    sent: Once
 
 
 class PreviewFile(msgspec.Struct, frozen=True, kw_only=True, tag="preview_file"):

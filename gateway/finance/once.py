@@ -14,7 +14,7 @@ from gateway.finance.bill_messages import ImportReply, ReconciliationRun
 from gateway.finance.close import OPEN, SOFT
 from gateway.finance.close_messages import CloseProposal, CloseReport
 from gateway.finance.errors import Refused
-from gateway.finance.form_messages import Done, Once, ShowForm, actor_of
+from gateway.finance.form_messages import Done, Once, actor_of
 from gateway.finance.journal_messages import JournalDocument
 from gateway.finance.messages import Proposal
 from gateway.finance.price_messages import PriceProposal
@@ -42,20 +42,6 @@ def earlier(connection: sa.Connection, order: Once) -> Done | None:
         raise Refused(
             "this form was sent before with other values, and that was done; open the page again"
         )
-    return Done(subject=subject, sentence=sentence, is_repeated=True)
-
-
-def show_form(connection: sa.Connection, query: ShowForm) -> Done | None:
-    """What became of a form of somebody's, None when it was never acted on."""
-    table = finance_form
-    row = connection.execute(
-        sa.select(table.c.subject, table.c.sentence).where(
-            table.c.form == query.form, table.c.actor == query.actor
-        )
-    ).one_or_none()
-    if row is None:
-        return None
-    subject, sentence = cast("tuple[str, str]", row)
     return Done(subject=subject, sentence=sentence, is_repeated=True)
 
 

@@ -69,8 +69,9 @@ async def rotate(
         # A key that ends by then already, as after a form that was sent twice, stays as it is.
         await calls.revoke_key(KeyRevocation(key_id=key_id, actor=actor, at_us=until_us))
     except errors.GatewayError:
-        # Nobody has seen the successor, and nobody will.
-        await calls.revoke_key(KeyRevocation(key_id=key.key_id, actor=actor))
+        if before is None:
+            # Nobody has seen the successor, and nobody will.
+            await calls.revoke_key(KeyRevocation(key_id=key.key_id, actor=actor))
         raise
     return RotatedKey(
         key=key.text,

@@ -98,6 +98,7 @@ class Pages:
     tasks: TaskGroup
     ledger_is_away: bool = False
     ledger_is_behind: bool = False
+    refused_revocations: set[str] = field(default_factory=set)
     revision: int = 1
     _count: int = field(default=0)
 
@@ -223,6 +224,8 @@ def _supervisor_methods(pages: Pages) -> dict[str, Method]:
         pages.take_keys(await ledger("create_key", record, list[KeyRecord]))
 
     async def revoke_key(key_id, _fds):
+        if key_id.key_id in pages.refused_revocations:
+            raise RemoteError("database_unavailable", "the database is locked")
         pages.take_keys(await ledger("revoke_key", key_id, list[KeyRecord]))
 
     async def status(_params, _fds):

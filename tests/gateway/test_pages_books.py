@@ -214,12 +214,18 @@ async def test_spend_of_nobody_is_proposed_once_and_never_more_than_there_is(sha
         found = [one for one in await proposals(shared) if one.reason == HOSTILE]
         assert [line.team for line in found[0].lines] == ["unattributed", "search"]
         assert len(found) == 1
+        # As after the browser's Back: the form is the old one, and nothing else is given by it.
+        for changes in ({"amount": "0.1"}, {"item": "up/none"}, {"team": "payments"}):
+            other = await send(client, "/ui/unattributed", {**form, **changes})
+            assert "sent before with other values" in other.text
         shown = (await client.get(answers[0].headers["location"])).text
         assert HOSTILE not in shown
         another = {**form, **await fields(client, path)}
         assert set(faults((await send(client, "/ui/unattributed", another)).text)) == {"amount"}
         odd = {**form, "once": "odd", "project": "p" * 300}
         assert (await send(client, "/ui/unattributed", odd)).status_code == 422
+        long = {**another, "item": "i" * 300}
+        assert set(faults((await send(client, "/ui/unattributed", long)).text)) == {"item"}
 
 
 async def test_what_is_wrong_with_a_proposal_is_said_beside_each_field(shared) -> None:

@@ -150,6 +150,22 @@ async def test_a_successor_is_not_made_again_after_it_is_void_or_for_other_hours
         assert len(await keys(admin, "voided")) == 2
 
 
+async def test_a_successor_that_was_shown_outlives_a_second_form_that_fails(shared) -> None:
+    async with shared.browser() as client, shared.admin() as admin:
+        await logged_in(client, ADMIN_KEY)
+        order = {"team": "payments", "name": "shown"}
+        old = (await admin.post("/admin/v1/keys", json=order)).json()["key_id"]
+        form = await form_of(client, do="rotate", grace_hours="0")
+        made_key(await client.post(f"/ui/keys/{old}", data=form, headers=SAME))
+        shared.refused_revocations.add(old)
+        try:
+            again = await client.post(f"/ui/keys/{old}", data=form, headers=SAME)
+        finally:
+            shared.refused_revocations.clear()
+        assert again.status_code >= 400
+        assert [one["state"] for one in await keys(admin, "shown")] == ["revoked", "active"]
+
+
 async def test_a_key_is_revoked_once(shared) -> None:
     async with shared.browser() as client, shared.admin() as admin:
         await logged_in(client, ADMIN_KEY)

@@ -141,13 +141,17 @@ class Books:
         except CallerFault as error:
             raise FieldFaults({"": error.message}) from error
 
-    async def earlier(self, request: Request, form: Mapping[str, str]) -> Done | None:
-        """What became of a form that was sent before, None for a new one."""
-        number = form.get("once", "")
-        if not FORM_NUMBER.fullmatch(number):
-            return None
-        query = ShowForm(actor=self.actor(request), form=number)
-        found = await self.calls.finance(query)
+    async def earlier(self, order: Once) -> Done | None:
+        """What became of a form that was sent before, None for a new one.
+
+        Raises:
+            FieldFaults: It asked for something else then.
+            LedgerUnavailable: Nobody answers.
+        """
+        try:
+            found = await self.calls.finance(ShowForm(sent=order))
+        except CallerFault as error:
+            raise FieldFaults({"": error.message}) from error
         return None if found is None else msgspec.convert(found, Done)
 
     def actor(self, request: Request) -> str:

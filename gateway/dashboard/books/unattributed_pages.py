@@ -69,20 +69,22 @@ class UnattributedPages:
         if month is None:
             message = "the form names no month such as 2026-10"
             return self.books.bad_address(request, UNATTRIBUTED_PATH, message)
-        done = await self.books.earlier(request, form)
-        if done is not None:
-            # What it asked for is given already, so that it would look like too much now.
-            return back(f"{ADJUSTMENTS_PATH}/{done.subject}", done="proposed")
         found = await self._balances(month)
         try:
-            order = reattribution_of(
+            order, faults = reattribution_of(
                 form,
                 found,
                 actor=self.books.actor(request),
                 month=month.name,
                 teams=self.books.teams(),
             )
-            done = await self.books.act(Once(form=form_number(form), act=order))
+            sent = Once(form=form_number(form), act=order)
+            # Of a form that was sent before, what it asked for is given, and would look like too
+            # much now.
+            done = await self.books.earlier(sent)
+            if done is None and faults:
+                raise FieldFaults(faults)
+            done = done or await self.books.act(sent)
         except FieldFaults as error:
             filled = Filled(values=form, faults=error.faults)
             return await self._page(request, month, found, filled)

@@ -199,8 +199,8 @@ def reattribution_of(
     actor: str,
     month: str,
     teams: Collection[str],
-) -> Propose:
-    """A proposal to give spend of nobody to a team.
+) -> tuple[Propose, Mapping[str, str]]:
+    """A proposal to give spend of nobody to a team, and why what is left is not enough for it.
 
     Args:
         form: As it was filled in.
@@ -209,14 +209,18 @@ def reattribution_of(
         month: The month that it is about.
         teams: Configured teams.
 
+    Returns:
+        The proposal; and faults by field, empty where it can be made now.
+
     Raises:
-        FieldFaults: Something of it cannot be taken; all of it is told.
+        FieldFaults: Something of it can never be taken; all of it is told.
     """
     faults: dict[str, str] = {}
+    lacking: dict[str, str] = {}
     item, team = form.get("item", ""), form.get("team", "")
     balance = found.get(item)
     if balance is None:
-        faults["item"] = "choose what is given"
+        (faults if len(item) > NAME_CHARACTERS_MAX else lacking)["item"] = "choose what is given"
     if team == UNATTRIBUTED or team not in teams:
         faults["team"] = team_fault("" if team == UNATTRIBUTED else team, teams)
     project, reason = form.get("project", "").strip(), form.get("reason", "").strip()
@@ -233,11 +237,11 @@ def reattribution_of(
         free = balance.left + balance.waiting
         # A credit of nobody is below 0, and is given like a cost.
         if not (0 < amount <= free or free <= amount < 0):
-            faults["amount"] = f"must lie between 0 and {format_usd(free)} USD"
+            lacking["amount"] = f"must lie between 0 and {format_usd(free)} USD"
     if faults:
-        raise FieldFaults(faults)
+        raise FieldFaults(faults | lacking)
     account, _, model = ("", "", "") if item == WHOLE else item.partition("/")
-    return Propose(
+    order = Propose(
         actor=actor,
         period=month,
         kind=AdjustmentKind.REATTRIBUTION,
@@ -251,6 +255,7 @@ def reattribution_of(
             ),
         ),
     )
+    return order, lacking
 
 
 def _explorer(month: str, **filters: str) -> str:
