@@ -277,9 +277,11 @@ async def test_groups_that_are_in_several_pieces_of_days_are_none_too_many(
 
 def test_what_else_a_database_says_to_a_sum_is_no_overflow() -> None:
     table = schema.rollup_day  # that an empty database does not have
-    with sa.create_engine("sqlite://").connect() as connection:
-        with pytest.raises(sa.exc.OperationalError, match="no such table"):
-            report_sources.exact_sums(connection, (), (table.c.cost_pico_usd,), ())
+    with (
+        sa.create_engine("sqlite://").connect() as connection,
+        pytest.raises(sa.exc.OperationalError, match="no such table"),
+    ):
+        report_sources.exact_sums(connection, (), (table.c.cost_pico_usd,), ())
 
 
 NOTES = {
