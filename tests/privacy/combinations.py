@@ -248,7 +248,9 @@ def is_answered_well(case: Case, ask: Ask, reachable: frozenset[str]) -> bool:
     )
     able = [name for name in listed if name in reachable]
     return bool(able) and all(
-        case.courses[name] == "well" and name not in case.world.urls and name not in case.faults
+        case.courses.get(name, "well") == "well"
+        and name not in case.world.urls
+        and name not in case.faults
         for name in able
     )
 
