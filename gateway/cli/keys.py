@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
-from msgspec import to_builtins
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.auth.directory import KeyRecord, KeySource
@@ -22,6 +21,7 @@ from gateway.cli.admin import NoGateway, call_gateway
 from gateway.cli.budget_changes import budget_reports, change_budget, parse_order
 from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
+from gateway.cli.keys_listed import key_row, key_table
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import from_microseconds, system_clock
 from gateway.fleet import build_fleet
@@ -63,6 +63,9 @@ def create(
         list[str] | None,
         typer.Option("--model", help="Model the key may use; repeat. Default: all of the team's."),
     ] = None,
+    tags: Annotated[
+        str, typer.Option("--tags", help="Privacy tags that its requests carry: a,b.")
+    ] = "",
     expires_days: Annotated[
         int | None, typer.Option("--expires-days", min=1, help="Days until it is void.")
     ] = None,
@@ -100,6 +103,7 @@ def create(
             name=name,
             project=project,
             models=None if not model else tuple(model),
+            tags=tuple(sorted({tag.strip() for tag in tags.split(",") if tag.strip()})),
             expires_days=expires_days,
             environment=shown,
             limits=_given_limits(rpm, tpm, concurrency),
@@ -138,7 +142,7 @@ def list_all(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         typer.echo(json.dumps(rows, indent=2))
         return
     if rows:
-        for line in _table(rows):
+        for line in key_table(rows):
             typer.echo(line)
     else:
         typer.echo("no keys; make one with `fareway keys create --team TEAM --name NAME`", err=True)
@@ -192,6 +196,7 @@ class NewKeyOrder:
         name: Unique among the team's keys in use.
         project: A project of the team, empty for none.
         models: Models that it may use, None for all of the team's.
+        tags: Privacy tags that each of its requests carries, sorted.
         expires_days: Days until it is void, None for never.
         environment: Shown in the key.
         limits: Its own rate limits, None for none.
@@ -202,6 +207,7 @@ class NewKeyOrder:
     name: str
     project: str = ""
     models: tuple[str, ...] | None = None
+    tags: tuple[str, ...] = ()
     expires_days: int | None = None
     environment: Environment = "live"
     limits: LimitAmounts | None = None
@@ -237,6 +243,7 @@ async def create_key(config: LoadedConfig, order: NewKeyOrder) -> MadeKey:
         source=KeySource.DATABASE,
         project=order.project,
         models=order.models,
+        tags=order.tags,
         expires_at_us=expires_at_us,
         limits=order.limits,
     )
@@ -288,6 +295,10 @@ def _check_order(config: LoadedConfig, order: NewKeyOrder) -> None:
         raise CliFault(f"no team {order.team!r} in the configuration; there are: {known}")
     if order.project and order.project not in team.projects:
         raise CliFault(f"team {order.team!r} has no project {order.project!r}")
+    for tag in order.tags:
+        if tag not in config.settings.privacy.tags:
+            known = ", ".join(sorted(config.settings.privacy.tags)) or "none"
+            raise CliFault(f"no privacy tag {tag!r} in the configuration; there are: {known}")
     try:
         TypeAdapter[str](Name).validate_python(order.name)
     except ValidationError as error:
@@ -417,19 +428,6 @@ async def _offline(config: LoadedConfig) -> LedgerService:
     return service
 
 
-_COLUMNS = (
-    "key_id",
-    "team",
-    "project",
-    "name",
-    "state",
-    "models",
-    "limits",
-    "expires_at",
-    "source",
-)
-
-
 async def known_keys(config: LoadedConfig) -> Sequence[KeyRecord]:
     """Every key: those of the configuration file, and those of the database, revoked or not.
 
@@ -443,50 +441,7 @@ async def known_keys(config: LoadedConfig) -> Sequence[KeyRecord]:
 
 async def _rows(config: LoadedConfig) -> list[dict[str, object]]:
     now_us = system_clock().wall_us()
-    return [_row(record, now_us) for record in await known_keys(config)]
-
-
-def _row(record: KeyRecord, now_us: int) -> dict[str, object]:
-    is_expired = record.expires_at_us is not None and record.expires_at_us <= now_us
-    state = "revoked" if record.disabled else "expired" if is_expired else "active"
-    expires_at = None
-    if record.expires_at_us is not None:
-        expires_at = from_microseconds(record.expires_at_us).isoformat()
-    return {
-        "key_id": record.key_id,
-        "team": record.team,
-        "project": record.project or None,
-        "name": record.name,
-        "state": state,
-        "models": None if record.models is None else list(record.models),
-        "limits": None if record.limits is None else to_builtins(record.limits),
-        "expires_at": expires_at,
-        "source": record.source.value,
-    }
-
-
-_NOT_SET = {"project": "-", "models": "all", "limits": "-", "expires_at": "never"}
-
-
-def _table(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
-    """Aligned columns under their names."""
-    cells = [
-        _COLUMNS,
-        *(tuple(_cell(column, row[column]) for column in _COLUMNS) for row in rows),
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        padded = (text.ljust(width) for text, width in zip(line, widths, strict=True))
-        yield "  ".join(padded).rstrip()
-
-
-def _cell(column: str, value: object) -> str:
-    if value is None:
-        return _NOT_SET[column]
-    if isinstance(value, dict):  # limits: rpm=60,concurrency=2
-        amounts = cast("dict[str, int]", value)
-        return ",".join(f"{name}={amount}" for name, amount in amounts.items())
-    return ",".join(cast("list[str]", value)) if isinstance(value, list) else str(value)
+    return [key_row(record, now_us) for record in await known_keys(config)]
 
 
 def _load(config: ConfigOption) -> LoadedConfig:

@@ -148,6 +148,7 @@ class AdminApi:
             project=body.project or "",
             name=body.name,
             models=None if body.models is None else tuple(body.models),
+            tags=tuple(sorted(set(body.tags))),
             expires_at_us=None if body.expires_at is None else to_microseconds(body.expires_at),
             source=KeySource.DATABASE,
             limits=None if body.limits is None else body.limits.amounts,
@@ -161,6 +162,7 @@ class AdminApi:
             project=body.project,
             name=body.name,
             models=body.models,
+            tags=sorted(set(body.tags)),
             limits=body.limits,
             expires_at=body.expires_at,
             budget=body.budget,
@@ -343,6 +345,10 @@ class AdminApi:
             message = f"team {body.team!r} has no project {body.project!r}"
             raise _unknown(message, "project", body.project, known)
         self._check_models(body, rules, within)
+        known_tags = sorted(self._service.admission.policy.source.tags)
+        for tag in body.tags:
+            if tag not in known_tags:
+                raise _unknown(f"no privacy tag {tag!r}", "tags", tag, known_tags)
         if body.expires_at is not None:
             now_us = self._service.clock.wall_us()
             if to_microseconds(body.expires_at) <= now_us:
@@ -395,6 +401,7 @@ def _key_view(record: KeyRecord, now_us: int, *, stored: StoredKey | None) -> Ke
         project=record.project or None,
         name=record.name,
         models=None if record.models is None else list(record.models),
+        tags=list(record.tags),
         limits=LimitSettings.of(record.limits),
         state="revoked" if record.disabled else "expired" if is_expired else "active",
         source=record.source.value,

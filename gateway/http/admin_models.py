@@ -43,6 +43,11 @@ class NewKeyBody(AdminModel):
         max_length=256,
         description="Models that it may use, of those of its team; `*` stands for any characters.",
     )
+    tags: list[Name] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Privacy tags that each of its requests carries, beside its team's.",
+    )
     expires_at: Instant | None = Field(default=None, description="From then on it is void.")
     limits: LimitSettings | None = Field(
         default=None, description="Its own rate limits, inside its team's and project's."
@@ -58,6 +63,7 @@ class KeyView(AdminModel):
     project: str | None
     name: str
     models: list[str] | None = Field(description="Null: all of the team's.")
+    tags: list[str] = Field(description="Privacy tags that each of its requests carries.")
     limits: LimitSettings | None = Field(description="Null: those of its team and project alone.")
     state: KeyState
     source: Literal["file", "database"] = Field(description="Where it can be changed.")
@@ -81,6 +87,7 @@ class CreatedKey(AdminModel):
     project: str | None
     name: str
     models: list[str] | None
+    tags: list[str]
     limits: LimitSettings | None
     expires_at: datetime | None
     budget: KeyBudgetOrder | None = Field(description="Null: only its team's budgets count.")

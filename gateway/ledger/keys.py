@@ -40,6 +40,7 @@ def create_key(
                     project=record.project,
                     name=record.name,
                     models=None if record.models is None else list(record.models),
+                    tags=list(record.tags) or sa.null(),
                     created_at_us=now_us,
                     expires_at_us=record.expires_at_us,
                     disabled_at_us=None,
@@ -63,6 +64,7 @@ def create_key(
             **details,
             "expires_at_us": record.expires_at_us,
             **(_limits(record) or {}),
+            **({"tags": ",".join(record.tags)} if record.tags else {}),
         },
     )
     raise_revision(connection, KEYS_REVISION)
@@ -149,6 +151,7 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
             table.c.disabled_at_us,
             table.c.limits,
             table.c.owner,
+            table.c.tags,
         )
         .where(condition)
         .order_by(table.c.team, table.c.name, table.c.created_at_us.desc(), table.c.key_id)
@@ -162,6 +165,7 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
                 project=project,
                 name=name,
                 models=None if models is None else tuple(models),
+                tags=tuple(tags or ()),
                 expires_at_us=expires_at_us,
                 disabled=disabled_at_us is not None,
                 source=KeySource.DATABASE,
@@ -183,6 +187,7 @@ def _read(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> tuple
             disabled_at_us,
             limits,
             owner,
+            tags,
         ) in cast("Sequence[_KeyColumns]", rows)
     )
 
@@ -195,5 +200,6 @@ def _limits(record: KeyRecord) -> dict[str, int] | None:
 
 
 _KeyColumns = tuple[
-    str, bytes, str, str, str, Sequence[str] | None, int, int | None, int | None, object, str | None
-]
+    str, bytes, str, str, str, Sequence[str] | None, int, int | None, int | None, object,
+    str | None, Sequence[str] | None,
+]  # fmt: skip

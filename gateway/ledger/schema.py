@@ -275,6 +275,7 @@ api_key = sa.Table(
     sa.Column("disabled_at_us", InstantUs),
     sa.Column("limits", JSON_DOCUMENT),
     sa.Column("owner", sa.Text),
+    sa.Column("tags", JSON_DOCUMENT),
     sa.Index(
         "uq_api_key_name_in_use",
         "team",

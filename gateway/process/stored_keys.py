@@ -26,10 +26,11 @@ logger = logging.getLogger(__name__)
 
 BUSY_S = 1.0
 _QUERY = """
-SELECT key_id, hash, team, project, name, models, expires_at_us, disabled_at_us, limits FROM api_key
+SELECT key_id, hash, team, project, name, models, expires_at_us, disabled_at_us, limits, tags
+FROM api_key
 ORDER BY team, name, created_at_us DESC, key_id
 """
-_Row = tuple[str, bytes, str, str, str, str | None, int | None, int | None, str | None]
+_Row = tuple[str, bytes, str, str, str, str | None, int | None, int | None, str | None, str | None]
 
 
 def read(database_url: str) -> list[KeyRecord] | None:
@@ -61,7 +62,7 @@ def read(database_url: str) -> list[KeyRecord] | None:
 
 
 def _record(row: _Row) -> KeyRecord:
-    key_id, digest, team, project, name, models, expires_at_us, disabled_at_us, limits = row
+    key_id, digest, team, project, name, models, expires_at_us, disabled_at_us, limits, tags = row
     return KeyRecord(
         key_id=key_id,
         digest=digest,
@@ -69,6 +70,7 @@ def _record(row: _Row) -> KeyRecord:
         project=project,
         name=name,
         models=None if models is None else _models(models),
+        tags=() if tags is None else _tags(tags),
         disabled=disabled_at_us is not None,
         expires_at_us=expires_at_us,
         source=KeySource.DATABASE,
@@ -82,3 +84,7 @@ def _limits(text: str) -> LimitAmounts | None:
 
 def _models(text: str) -> tuple[str, ...] | None:
     return msgspec.json.decode(text, type=tuple[str, ...] | None)
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    return msgspec.json.decode(text, type=tuple[str, ...])

@@ -231,10 +231,23 @@ def test_keys_are_listed_in_columns_under_their_names(fareway, create):
     _, out, _ = fareway("keys", "list")
     head, *lines = out.splitlines()
     assert head.split() == [
-        "key_id", "team", "project", "name", "state", "models", "limits", "expires_at", "source",
+        "key_id", "team", "project", "name", "state", "models", "tags", "limits", "expires_at",
+        "source",
     ]  # fmt: skip
     place = head.index("state")
     assert {line[place:].split()[0] for line in lines} == {"active"}
+
+
+def test_a_key_may_have_tags_of_its_own_and_its_successor_has_them_too(fareway, create, tmp_path):
+    (tmp_path / "fareway.yaml").write_text(CONFIG + "privacy: {tags: {gdpr: {}, private: {}}}\n")
+    made = create("--tags", "private, gdpr", name="tagged")
+    assert who(made["key"]).tags == {"gdpr", "private"}
+    assert rows(fareway)["tagged"]["tags"] == ["gdpr", "private"]
+    status, out, _ = fareway("keys", "rotate", made["key_id"], "--json")
+    assert status == 0
+    assert who(json.loads(out)["key"]).tags == {"gdpr", "private"}
+    status, _, err = fareway("keys", "create", "--team", "open", "--name", "k", "--tags", "privat")
+    assert (status, "no privacy tag 'privat'" in err) == (1, True)
 
 
 def test_a_key_may_have_limits_of_its_own(fareway, create):

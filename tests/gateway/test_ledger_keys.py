@@ -47,7 +47,8 @@ def test_a_key_comes_back_as_it_was_made(connection):
     assert keys.load_all_keys(connection) == (0, ())
     create(connection, record())
     limits = LimitAmounts(rpm=60, concurrency=2)
-    other = record("other", name="other", models=None, expires_at_us=None, limits=limits)
+    more = {"models": None, "tags": ("gdpr", "private"), "expires_at_us": None, "limits": limits}
+    other = record("other", name="other", **more)
     create(connection, other, at_us=5)
     assert keys.load_all_keys(connection) == (
         2,
