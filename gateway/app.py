@@ -7,7 +7,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.admission.admit import Admission, TeamRules
+from gateway.admission.admit import Admission
+from gateway.admission.floors import rules_of_teams
 from gateway.auth.directory import KeyDirectory, KeyRecord, KeySnapshot
 from gateway.auth.keys import hash_key
 from gateway.budgets.holds import Holds
@@ -29,6 +30,7 @@ from gateway.limits.shared import Connection, SharedLimits
 from gateway.policy_proof import proved_policy
 from gateway.privacy.model import PolicySource
 from gateway.privacy.permit import Permits
+from gateway.privacy.policy import Policy
 from gateway.relay.attempts import Relay
 from gateway.relay.exposure import Exposures
 from gateway.relay.job import RelayLimits
@@ -59,6 +61,7 @@ class Credentials:
         peppers: The current one first.
         namespace_key: Tenant namespaces are derived with it.
         pseudonym_key: Names of persons in exports are replaced with it.
+        certificate_keys: Certificates of policies are signed with one of them.
         session_key: The dashboard's cookies are signed with it.
         oidc_secret: The client secret at the identity provider, empty for none.
     """
@@ -69,6 +72,7 @@ class Credentials:
     namespace_key: bytes
     session_key: bytes
     pseudonym_key: bytes
+    certificate_keys: Sequence[bytes] = ()
     oidc_secret: str = ""
 
     def hash_token(self, token: bytes) -> bytes:
@@ -108,6 +112,7 @@ def load_credentials(config: LoadedConfig, environ: Mapping[str, str]) -> Creden
         namespace_key=master.derive(Label.NAMESPACE),
         session_key=master.derive(Label.SESSION),
         pseudonym_key=master.derive(Label.PSEUDONYM),
+        certificate_keys=master.derive_all(Label.CERTIFICATE),
         oidc_secret=_oidc_secret(config, environ),
     )
 
@@ -134,8 +139,11 @@ def build_service(
     trails: Trails | None = None,
     limits: Limiter | None = None,
     has_all_keys: bool = True,
+    policy: Policy | None = None,
 ) -> Service:
     """Put a worker's service together; without `limits`, with limits of this process alone.
+
+    Without a `policy`, which must be certified, it is proved here.
 
     Raises:
         PolicyUnproved: The policy does not hold.
@@ -154,17 +162,14 @@ def build_service(
         rng=rng,
         metrics=metrics,
         health=health,
-        budget=RetryBudget(
-            share_ratio=settings.routing.retries.budget_percent / 100.0,
-            monotonic_s=clock.monotonic_s,
-        ),
+        budget=_retry_budget(settings, clock),
         status_of=lambda error: row_of(error).status,
         holds=holds,
         exposures=Exposures(speed=health.speed),
     )
     service = Service(
         directory=credentials.directory(database_keys, revision, is_complete=has_all_keys),
-        admission=build_admission(settings, providers=providers, health=health, clock=clock),
+        admission=build_admission(settings, providers, health=health, clock=clock, policy=policy),
         detection=build_detection(settings.privacy.detect),
         limits=limits or build_limiter(config, clock=clock),
         relay=relay,
@@ -186,9 +191,20 @@ def build_service(
         reporting=Reporting.of(settings, base_dir=config.base_dir),
         trails=trails,
     )
-    metrics.add_source(lambda: wire_fault_series(providers))
-    metrics.add_source(lambda: _worker_series(service, spool))
+    _add_series(service, providers, spool)
     return service
+
+
+def _add_series(service: Service, providers: Mapping[str, Provider], spool: SpoolWriter) -> None:
+    service.metrics.add_source(lambda: wire_fault_series(providers))
+    service.metrics.add_source(lambda: _worker_series(service, spool))
+
+
+def _retry_budget(settings: Settings, clock: Clock) -> RetryBudget:
+    return RetryBudget(
+        share_ratio=settings.routing.retries.budget_percent / 100.0,
+        monotonic_s=clock.monotonic_s,
+    )
 
 
 def build_limiter(
@@ -314,6 +330,7 @@ def _worker_series(service: Service, spool: SpoolWriter) -> Sequence[Series]:
         Series("fareway_requests_in_flight", (), [service.in_flight]),
         Series("fareway_spool_unsynced_bytes", (), [unsynced_bytes]),
         Series("fareway_workers", (), [1]),
+        *_policy_series(service),
         Series("fareway_limits_divided_workers", (), [1 if service.limits.fault else 0]),
         *(
             Series("fareway_limited_total", labels, [count])
@@ -322,32 +339,43 @@ def _worker_series(service: Service, spool: SpoolWriter) -> Sequence[Series]:
     )
 
 
+def _policy_series(service: Service) -> Sequence[Series]:
+    """Which policy decides, and by which certificate; workers that differ are two series."""
+    certificate = service.certificate
+    if certificate is None:
+        return ()
+    labels = (certificate.policy_digest[:12], certificate.digest[:12])
+    return (Series("fareway_policy_proved_workers", labels, [1]),)
+
+
 def build_admission(
     settings: Settings,
-    *,
     providers: Mapping[str, Provider],
+    *,
     health: HealthBoard,
     clock: Clock,
     fleet: Fleet | None = None,
+    policy: Policy | None = None,
 ) -> Admission:
     """What decides about requests; `fareway explain` makes the same one.
+
+    Args:
+        settings: The configuration.
+        providers: By name.
+        health: What is up.
+        clock: For claims that expire.
+        fleet: Its fleet, None to build it.
+        policy: Its policy, which a certificate is about; None to prove it here.
 
     Raises:
         PolicyUnproved: The policy does not hold.
     """
-    policy = proved_policy(settings, clock)
+    policy = policy or proved_policy(settings, clock)
     return Admission(
         fleet=fleet or build_fleet(settings),
         policy=policy,
         permits=build_permits(settings, policy.source),
-        teams={
-            name: TeamRules(
-                tags=policy.source.teams[name].tags,
-                projects=policy.source.teams[name].projects,
-                models=team.models,
-            )
-            for name, team in settings.teams.items()
-        },
+        teams=rules_of_teams(settings, policy.source),
         providers=providers,
         health=health,
     )

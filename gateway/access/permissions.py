@@ -56,6 +56,8 @@ class Action(StrEnum):
     READ_PEOPLE = "read_people"
     CHANGE_PEOPLE = "change_people"
     READ_AUDIT = "read_audit"
+    READ_POLICY = "read_policy"
+    """Which privacy policy decides, and its proof."""
 
 
 _R = Role
@@ -98,6 +100,7 @@ PERMISSIONS: Final[Mapping[Action, Mapping[Role, Reach]]] = {
     Action.READ_PEOPLE: _all(_R.PLATFORM_ADMIN, _R.AUDITOR),
     Action.CHANGE_PEOPLE: _all(_R.PLATFORM_ADMIN),
     Action.READ_AUDIT: _all(_R.AUDITOR),
+    Action.READ_POLICY: _all(_R.PLATFORM_ADMIN, _R.POLICY_APPROVER, _R.AUDITOR),
 }
 """What each role may do, and on which rows; what is not here is refused."""
 
@@ -205,6 +208,7 @@ ROUTES: Final[Mapping[tuple[str, str], Action]] = {
     ("POST", "/admin/v1/finance/commitments/{name}/withdraw"): Action.CHANGE_FINANCE,
     ("GET", "/admin/v1/requests"): Action.READ_REQUESTS,
     ("GET", "/admin/v1/status"): Action.READ_STATUS,
+    ("GET", "/admin/v1/policy"): Action.READ_POLICY,
 }
 """The action of every route, by method and path as the router has it."""
 

@@ -15,6 +15,7 @@ from operator import itemgetter
 import msgspec
 
 from gateway import errors
+from gateway.admission.floors import TeamRules, starting_tags
 from gateway.admission.routes import (
     FIELDS_CHARS_MAX,
     FIELDS_MAX,
@@ -53,21 +54,6 @@ _REFUSALS: Mapping[RefusalCode, type[errors.GatewayError]] = {
     RefusalCode.PRIVATE_CAPACITY_UNAVAILABLE: errors.PrivateCapacityUnavailable,
     RefusalCode.NO_HEALTHY_DEPLOYMENT: errors.NoHealthyDeployment,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeamRules:
-    """What a team's configuration adds to each of its requests.
-
-    Attributes:
-        tags: Floor of the team.
-        projects: Its projects, each with its floor.
-        models: Patterns that the team may use, None for all.
-    """
-
-    tags: frozenset[str] = frozenset()
-    projects: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    models: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +150,7 @@ class Admission:
         model, _, _, added, project, tools = key
         rules = self._rules(principal)
         at, epoch = from_microseconds(wall_us), self.health.epoch
-        tags = rules.tags | _project_floor(principal, rules, project) | added
+        tags = starting_tags(rules, team=principal.team, project=project, added=added)
         try:
             self.policy.close(controls.tags_given)  # unknown ones are told in the client's order
             reach = self.policy.reach(tags, at=at, tools=tools)
@@ -349,23 +335,6 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True):
             wall_us: Microseconds since the epoch.
         """
         return both(self.egress, self.reissue(wall_us))
-
-
-def _project_floor(principal: Principal, rules: TeamRules, project: str) -> frozenset[str]:
-    """The tags of the project that a request books on, none without a project.
-
-    Raises:
-        ModelNotAllowed: The key's project is not in the configuration any more.
-    """
-    if not project:
-        return frozenset()
-    floor = rules.projects.get(project)
-    if floor is None:
-        # As with a team: its keys must not fall back to a floor without the project's tags.
-        raise errors.ModelNotAllowed(
-            f"project {project!r} of team {principal.team!r} is not in the configuration any more"
-        )
-    return floor
 
 
 def _still_permitted(candidates: Sequence[Candidate], egress: EgressPermit) -> Sequence[Candidate]:

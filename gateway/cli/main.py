@@ -95,6 +95,11 @@ COMMANDS: tuple[LazyCommand, ...] = (
         help="Show where a request would go, why, and at what cost.",
     ),
     LazyCommand(
+        name="policy",
+        target="gateway.cli.policy:app",
+        help="Prove the privacy policy, and work with it.",
+    ),
+    LazyCommand(
         name="spend",
         target="gateway.cli.spend:app",
         help="Report what was spent.",

@@ -20,7 +20,7 @@ from gateway import errors
 from gateway.access.asking import Asking, Within
 from gateway.access.restriction import Restriction
 from gateway.access.roles import Viewer
-from gateway.admission.admit import TeamRules
+from gateway.admission.floors import TeamRules
 from gateway.auth.directory import KeyRecord, KeySource
 from gateway.auth.keys import RandomBytes, make_key
 from gateway.budgets.messages import BudgetChange
@@ -29,11 +29,13 @@ from gateway.finance.errors import FinanceError
 from gateway.finance.spend_question import spend_query
 from gateway.forms import FormSent
 from gateway.http.admin_models import (
+    CertificateView,
     CreatedKey,
     EffectiveQuery,
     KeyList,
     KeyView,
     NewKeyBody,
+    PolicyAnswer,
     RequestList,
     RequestParams,
     RequestView,
@@ -84,6 +86,7 @@ class AdminApi:
             ("/spend", self.spend, "Report what was spent"),
             ("/requests", self.requests, "List the newest requests"),
             ("/status", self.status, "Tell how the gateway is"),
+            ("/policy", self.policy, "Tell which privacy policy decides, and how it was proved"),
         )
         for path, endpoint, summary in gets:
             router.add_api_route(path, endpoint, methods=["GET"], summary=summary)
@@ -327,6 +330,14 @@ class AdminApi:
         revision = status.pop("revision")
         return StatusAnswer.model_validate(
             {**status, "keys_revision": revision, "ledger": ledger, "ledger_fault": fault}
+        )
+
+    async def policy(self) -> PolicyAnswer:
+        """Tell which privacy policy decides, and by which certificate it was proved."""
+        certificate = self._service.certificate
+        return PolicyAnswer(
+            policy_digest=self._service.admission.policy.digest,
+            certificate=None if certificate is None else CertificateView.of(certificate),
         )
 
     def _check_order(self, body: NewKeyBody, within: Restriction) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from gateway.clock import from_microseconds
 from gateway.finance.spend_question import SpendWords
 from gateway.key_rotation import GRACE_HOURS, GRACE_HOURS_MAX
 from gateway.ledger.views import COST_TAG, GroupBy, RecentRequest, SpendQuery, is_dimension
+from gateway.privacy.certificate import Certificate
 from gateway.settings.budget_orders import KeyBudgetOrder
 from gateway.settings.limits import LimitSettings
 from gateway.settings.scalars import Instant, Name
@@ -347,3 +349,32 @@ class StatusAnswer(AdminModel):
     )
     ledger: Mapping[str, int | str] | None = Field(description="Null while it is away.")
     ledger_fault: str = Field(description="Why the ledger is away, empty when it is not.")
+
+
+class CertificateView(AdminModel):
+    """The certificate of a proof."""
+
+    digest: str
+    policy_digest: str
+    inventory_digest: str = Field(description="Of names, floors and who may ask for what.")
+    cells: int = Field(description="Combinations that were looked at.")
+    is_complete: bool = Field(description="Whether every set of tags was walked.")
+    instants: int = Field(description="The moment of the proof, and every later expiry.")
+    proved_at: datetime
+    version: str
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> CertificateView:
+        """A view of a certificate."""
+        members = asdict(certificate)
+        members.pop("format")
+        return cls.model_validate({"digest": certificate.digest, **members})
+
+
+class PolicyAnswer(AdminModel):
+    """The privacy policy that decides."""
+
+    policy_digest: str
+    certificate: CertificateView | None = Field(
+        description="Null where the policy was proved inside this process."
+    )

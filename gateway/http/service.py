@@ -18,6 +18,7 @@ from gateway.finance.spend_question import Reporting
 from gateway.http.guard import Guards
 from gateway.http.overload import Overload
 from gateway.limits.limiter import Limiter
+from gateway.privacy.certificate import Certificate
 from gateway.relay.attempts import Relay
 from gateway.settings.finance import FinanceSettings
 from gateway.settings.login import LoginSettings
@@ -55,6 +56,7 @@ class Service:
         overload: Refuses what there is no time for.
         reporting: How spend is reported.
         trails: For traces and the access log; None when both are off.
+        certificate: Of the privacy policy; None where it was proved in this process.
         is_draining: Set once; new requests are refused from then on.
         in_flight: Requests being served.
         relays: Answers that are being relayed now.
@@ -85,6 +87,7 @@ class Service:
     overload: Overload = field(default_factory=Overload)
     reporting: Reporting = field(default_factory=Reporting)
     trails: Trails | None = None
+    certificate: Certificate | None = None
     is_draining: bool = False
     in_flight: int = 0
     relays: Guards = field(default_factory=Guards)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.clock import Clock
-from gateway.policy_proof import proved_policy
+from gateway.clock import Clock, from_microseconds
+from gateway.policy_certificate import certify
 from gateway.settings.connections import TlsSettings
 from gateway.settings.credentials import SecretReference, stated_name
 from gateway.settings.declared_keys import fixed_key_records
@@ -18,6 +19,8 @@ from gateway.settings.loader import LoadedConfig
 from gateway.settings.providers import LocalProvider, ProviderSettings, ServerProvider
 from gateway.settings.secrets import Label, MasterKeys, load_master_keys, resolve
 from gateway.settings.unbuilt import unbuilt
+
+logger = logging.getLogger(__name__)
 
 
 class ServeError(Exception):
@@ -35,18 +38,28 @@ def check(config: LoadedConfig, *, environ: Mapping[str, str], clock: Clock) -> 
     Raises:
         ServeError: The configuration asks for what is not built, or a folder cannot be made.
         SettingsError: A secret is missing or malformed.
-        PolicyUnproved: The privacy policy does not hold against its oracle.
+        PolicyUnproved: The privacy policy does not hold, or its certificate cannot be written.
     """
     pending = unbuilt(config)
     if pending:
         listed = "\n".join(f"  {problem}" for problem in pending)
         raise ServeError(f"this configuration cannot be served yet:\n{listed}")
-    proved_policy(config.settings, clock)
     _make_folder(config.state_dir, "FAREWAY_STATE_DIR")
     _make_folder(config.spool_dir, "storage.spool_dir")
     master = load_master_keys(config, environ=environ, random_bytes=secrets.token_bytes)
     # So that a missing key is one sentence, not a dead worker.
     fixed_key_records(config, environ=environ, pepper=master.derive(Label.KEY_PEPPER))
+    certificate = certify(
+        config,
+        key=master.derive(Label.CERTIFICATE),
+        at=from_microseconds(clock.wall_us()),
+    )
+    logger.info(
+        "the privacy policy %s is proved: %d cells; certificate %s",
+        certificate.policy_digest[:12],
+        certificate.cells,
+        certificate.digest[:12],
+    )
     require_provider_keys(config, environ)
     require_collector(config, environ)
     require_redis(config, environ)

@@ -81,7 +81,7 @@ def prepare(
         ServeError: The configuration asks for what is not built, a gateway of this configuration
             runs already, a folder cannot be made, or the port is taken.
         SettingsError: A secret is missing or malformed.
-        PolicyUnproved: The privacy policy does not hold against its oracle.
+        PolicyUnproved: The privacy policy does not hold, or its certificate cannot be written.
     """
     master = check(config, environ=environ, clock=clock)
     try:

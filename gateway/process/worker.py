@@ -47,6 +47,8 @@ from gateway.http.service import Service
 from gateway.ledger.spool import Durability, SpoolWriter
 from gateway.limits.memory import LimitMemory
 from gateway.limits.shared import CONNECT_S
+from gateway.policy_certificate import certified_policy
+from gateway.policy_proof import PolicyUnproved
 from gateway.process import snapshot
 from gateway.process.budget_link import make_holds
 from gateway.process.http_server import LOOK_EVERY_S, HttpServer
@@ -160,14 +162,17 @@ class Worker:
             log_format=setup.log_format,
             handles_content=True,
         )
-        self._parts = _build_parts(
-            config,
-            setup,
-            environ=self.environ,
-            clock=self.clock,
-            channel=self._channel,
-            memory=LimitMemory(fds[0]) if fds else LimitMemory(),
-        )
+        try:
+            self._parts = _build_parts(
+                config,
+                setup,
+                environ=self.environ,
+                clock=self.clock,
+                channel=self._channel,
+                memory=LimitMemory(fds[0]) if fds else LimitMemory(),
+            )
+        except PolicyUnproved as error:
+            raise RemoteError("policy_unproved", str(error)) from error
         self._configured.set()
         await self._parts.server.started.wait()
         await self._parts.wait_limits()
@@ -371,8 +376,10 @@ def _build_parts(
     holds = make_holds(channel, clock=clock, directory=directory, session=session)
     if setup.budgets is not None:
         holds.follow(setup.budgets)
+    policy, certificate = certified_policy(config, keys=credentials.certificate_keys)
     service = build_service(
         config=config,
+        policy=policy,
         credentials=credentials,
         database_keys=setup.keys,
         revision=setup.revision,
@@ -392,6 +399,7 @@ def _build_parts(
             shared=build_shared_limits(config, environ, clock, machine=memory.machine_id),
         ),
     )
+    service.certificate = certificate
     service.metrics.add_source(files.series)
     service.metrics.add_source(_egress_series)
     return _Parts(

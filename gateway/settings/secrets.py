@@ -37,6 +37,7 @@ class Label(StrEnum):
     SESSION = "fareway/session/1"
     WEBHOOK = "fareway/webhook/1"
     PSEUDONYM = "fareway/pseudonym/1"
+    CERTIFICATE = "fareway/policy-certificate/1"
 
 
 def hkdf_sha256(key: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:

@@ -194,6 +194,11 @@ WORKER_FAMILIES: Mapping[str, Family] = {
         kind=Kind.GAUGE,
         help="Workers that hold limits by a share of their own, because Redis does not answer.",
     ),
+    "fareway_policy_proved_workers": Family(
+        kind=Kind.GAUGE,
+        help="Workers that decide by a proved privacy policy, by its digest and certificate.",
+        labels=("policy", "certificate"),
+    ),
     "fareway_workers": Family(
         kind=Kind.GAUGE, help="Workers whose numbers are in this scrape as they are now."
     ),

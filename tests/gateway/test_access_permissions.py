@@ -60,6 +60,7 @@ GET /ui/requests/{request_id}           a             a               -         
 GET /ui/statement.csv                       a             a               -              a              a           t           t         -        t
 GET /admin/v1/requests                  a             a               -              a              a           t           t         a        t
 GET /admin/v1/status                    a             a               -              -              -           -           -         a        -
+GET /admin/v1/policy                    a             a               a              -              -           -           -         a        -
 GET /ui/login/oidc                      *             *               *              *              *           *           *         *        *
 GET /ui/login/oidc/callback             *             *               *              *              *           *           *         *        *
 GET /ui/set-password                    *             *               *              *              *           *           *         *        *

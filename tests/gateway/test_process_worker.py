@@ -32,6 +32,7 @@ from gateway.process.messages import (
     WindDown,
     WorkerSetup,
 )
+from gateway.process.preflight import check
 from gateway.process.worker import Worker
 from gateway.settings.loader import load
 from tests.gateway.gateway_harness import (
@@ -93,7 +94,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(tmp_path, *scripts) -> AsyncIterator[Running]:
+async def running(tmp_path, *scripts, is_proved: bool = True) -> AsyncIterator[Running]:
     """A worker that has not been configured yet."""
     environ = {
         "FAREWAY_STATE_DIR": str(tmp_path / "state"),
@@ -105,6 +106,8 @@ async def running(tmp_path, *scripts) -> AsyncIterator[Running]:
         path = tmp_path / "fareway.yaml"
         path.write_text(config_text({"a": up.base_url}))
         config = load(path, environ=environ)
+        if is_proved:
+            check(config, environ=environ, clock=system_clock())
         ours, theirs = socket_pair()
         worker = Worker(control=theirs, environ=environ, clock=system_clock())
         channel = Channel(ours, {}, name="worker")
@@ -131,6 +134,12 @@ async def running(tmp_path, *scripts) -> AsyncIterator[Running]:
                 with anyio.fail_after(20):
                     channel.close()
                     await ended.wait()
+
+
+async def test_a_worker_whose_policy_nobody_proved_does_not_start(tmp_path):
+    async with running(tmp_path, is_proved=False) as worker:
+        with pytest.raises(RemoteError, match="nobody has proved this policy"):
+            await worker.configure()
 
 
 async def test_a_configured_worker_answers_and_writes_its_own_spool(tmp_path):

@@ -1,0 +1,107 @@
+"""`fareway policy prove`: look at every cell of the privacy policy before it is served."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.configured import load_guarded
+from gateway.cli.faults import CliFault
+from gateway.cli.options import ConfigOption, JsonOption
+from gateway.clock import from_microseconds, system_clock
+from gateway.policy_certificate import certificate_of, write_certificate
+from gateway.policy_proof import prove_config
+from gateway.privacy.certificate import Certificate
+from gateway.privacy.errors import PolicyError
+from gateway.privacy.proof import Proof
+from gateway.settings.environment import process_environ
+from gateway.settings.secrets import Label, load_master_keys
+
+app = typer.Typer(help="Prove the privacy policy, and work with it.", rich_markup_mode=None)
+
+
+@app.callback()
+def policy() -> None:
+    """Prove the privacy policy, and work with it."""
+
+
+@app.command("prove", short_help="Look at every cell of the policy.")
+def prove(
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="DATE", help="Day or instant to prove at; now unless said.", show_default=False
+        ),
+    ] = "",
+    certificate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a signed certificate.", show_default=False),
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Hold the gateway against an independent oracle, for every set of tags, name, road and expiry.
+
+    Exit status 1 tells that there is a counter-example.
+    """
+    instant = instant_of(at)
+    loaded = load_guarded(config, environ=process_environ(), today=instant.date())
+    try:
+        proof = prove_config(loaded, at=instant)
+    except PolicyError as error:
+        raise CliFault(str(error)) from error
+    issued = None
+    if certificate is not None and proof.holds:
+        master = load_master_keys(
+            loaded, environ=process_environ(), random_bytes=secrets.token_bytes
+        )
+        issued = certificate_of(proof, at=instant)
+        write_certificate(certificate, issued.signed(master.derive(Label.CERTIFICATE)))
+    if as_json:
+        digest = None if issued is None else issued.digest
+        typer.echo(json.dumps({**proof.to_json(), "certificate_digest": digest}, indent=2))
+    else:
+        typer.echo("\n".join(_lines(proof, issued)))
+    if not proof.holds:
+        raise typer.Exit(1)
+
+
+def instant_of(text: str) -> datetime:
+    """A day or an instant that a user wrote, as an aware instant; now where nothing is said.
+
+    Raises:
+        BadParameter: It is neither.
+    """
+    if not text:
+        return from_microseconds(system_clock().wall_us())
+    try:
+        if len(text) == len("2026-01-31"):
+            return datetime.combine(date.fromisoformat(text), time.min, tzinfo=UTC)
+        given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is no day such as 2026-01-31, nor an instant"
+        ) from error
+    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+
+
+def _lines(proof: Proof, issued: Certificate | None) -> Iterator[str]:
+    for one in proof.counter_examples:
+        yield f"wrong: {one}"
+    for one in proof.warnings:
+        yield f"warning: {one}"
+    expiries = len(proof.instants) - 1
+    said = f"{proof.cells} cells, {proof.tag_sets} sets of tags, {expiries} expiries"
+    if not proof.holds:
+        yield f"the policy does not hold ({said})"
+        return
+    partly = "" if proof.is_complete else "; too many tags to walk all sets of them"
+    yield f"the policy holds: {said}{partly}; digest {proof.policy_digest[:12]}"
+    if issued is not None:
+        yield f"certificate {issued.digest[:12]}"
