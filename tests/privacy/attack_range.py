@@ -38,6 +38,7 @@ from tests.privacy.worlds import World
 NAMES = ("p0", "p1", "p2", "p3", "p4")
 TOKENS = {"apps": KEY, "others": OTHER_KEY}
 KEPT = {"in_flight", "_idle", "relays", "overload"}
+BODY = {"model": "chat", "messages": [{"role": "user", "content": "the merger is on friday"}]}
 SILENCE_S = 0.05
 """How long a recorder that stays silent is waited for."""
 
@@ -100,11 +101,15 @@ class Range:
     async def load(self, world: World) -> None:
         """Serve another configuration, with nothing left of the one before."""
         self.world = world
+        await self.load_text(self.text(world))
+
+    async def load_text(self, text: str) -> None:
+        """The same for a file as it is written."""
         await self.gateway.wait_idle()
         service = self.service
         for provider in service.relay.providers.values():
             await provider.close()
-        made = make_service(self.gateway.folder, self.text(world), {}, service.relay.journal.spool)
+        made = make_service(self.gateway.folder, text, {}, service.relay.journal.spool)
         for each in fields(Service):
             if each.name not in KEPT:
                 setattr(service, each.name, getattr(made, each.name))
@@ -217,3 +222,8 @@ async def attack_range(folder: Path) -> AsyncIterator[Range]:
         running_gateway(folder, {name: one.url for name, one in recorders.items()}) as gateway,
     ):
         yield Range(gateway=gateway, recorders=recorders)
+
+
+def is_refused(got: Got, status: int, code: str) -> bool:
+    """Whether a request ended in this error."""
+    return (got.status, got.code) == (status, code)

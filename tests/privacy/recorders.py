@@ -35,6 +35,7 @@ class Recorder:
         elsewhere: Where its redirects lead.
         connections: Connections that were opened to it.
         data: Every byte that came.
+        waiting: Connections on which it has not answered, being silent.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,6 +45,7 @@ class Recorder:
         self.elsewhere = ""
         self.connections = 0
         self.data = bytearray()
+        self.waiting: list[asyncio.Transport] = []
 
     @property
     def url(self) -> str:
@@ -64,6 +66,13 @@ class Recorder:
         """Note from here on."""
         self.connections = 0
         self.data.clear()
+        self.waiting.clear()
+
+    def answer_waiting(self) -> None:
+        """Answer what has waited, in the course of now."""
+        for transport in self.waiting:
+            transport.write(self.answer(is_stream=False))
+        self.waiting.clear()
 
     def answer(self, *, is_stream: bool) -> bytes:
         """The answer of its course; empty for none, and the end of the connection after it."""
@@ -125,6 +134,7 @@ class _Line(asyncio.Protocol):
         recorder, transport = self._recorder, self._transport
         assert isinstance(transport, asyncio.Transport)
         if recorder.course == "silent":
+            recorder.waiting.append(transport)
             return
         if recorder.course == "reset":
             transport.abort()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 PAST, FUTURE = "2020-01-01", "2099-01-01"
 GIVES = {"self_hosted": {"no_train", "zero_retention", "dpa"}}
@@ -136,3 +136,15 @@ class World:
             facts = {claim.attribute for claim in claims if claim.expires != PAST}
             found[name] = facts.union(*(GIVES.get(fact, set()) for fact in facts))
         return found
+
+
+OURS = (Claim(attribute="self_hosted"),)
+PRIVATE = {"private": Tag(require=("self_hosted",)), "card": Tag(implies=("private",))}
+WORLD = World(
+    tags=PRIVATE,
+    teams={"apps": ("private",)},
+    trust={"p0": OURS},
+    # The vendors come first, and are cheaper.
+    model=("p1", "p2", "p3", "p4", "p0"),
+)
+TAGGED = replace(WORLD, teams={})
