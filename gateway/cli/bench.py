@@ -108,6 +108,12 @@ def bench_detect(json_file: JsonFileOption = None) -> None:
     _run_module("bench.bench_detect", json_file)
 
 
+@app.command("policy", short_help="A proof of a large privacy policy.")
+def bench_policy(json_file: JsonFileOption = None) -> None:
+    """Time the proof of a policy with 10 tags, 100 models and 300 deployments."""
+    _run_module("bench.bench_policy", json_file)
+
+
 @app.command("ledger", short_help="Journal, loader and reports beside this disk and the databases.")
 def bench_ledger(
     only: Annotated[

@@ -1,4 +1,4 @@
-"""`fareway policy prove`: look at every cell of the privacy policy before it is served."""
+"""`fareway policy`: prove the privacy policy, and write what it assumes of the network."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
+from gateway.cli.policy_egress import egress
 from gateway.clock import from_microseconds, system_clock
 from gateway.policy_certificate import certificate_of, write_certificate
 from gateway.policy_proof import prove_config
@@ -105,3 +106,6 @@ def _lines(proof: Proof, issued: Certificate | None) -> Iterator[str]:
     yield f"the policy holds: {said}{partly}; digest {proof.policy_digest[:12]}"
     if issued is not None:
         yield f"certificate {issued.digest[:12]}"
+
+
+app.command("egress", short_help="Rules for the network: where the service connects to.")(egress)
