@@ -82,6 +82,9 @@ _SEND_BUFFER_BYTES_MAX = 64 * 1024 * 1024
 _UNREAD_EVENTS_MAX = 32
 _LOST = "the engine process or the link to it died"
 
+ABORT_WAIT_S = 3.0
+"""On a machine that is busy with a dozen other programs an engine's step takes over a second."""
+
 
 class Generation:
     """One generation: an async context manager that gives an async iterator of event batches.
@@ -249,7 +252,7 @@ class EngineClient(asyncio.Protocol):
             self._socket.close()
 
     def generate(
-        self, request: GenerateRequest, *, abort_wait_s: float = 1.0
+        self, request: GenerateRequest, *, abort_wait_s: float = ABORT_WAIT_S
     ) -> AbstractAsyncContextManager[Generation]:
         """Run a generation; it starts when the context is entered.
 
