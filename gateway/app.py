@@ -401,6 +401,24 @@ def narrow_permits(permits: Permits, newer: Settings) -> None:
     permits.narrow(source, origins=_origins(newer, source))
 
 
+def asks_more(older: Settings, newer: Settings) -> bool:
+    """Whether a newer configuration asks of a request what a process of an older one cannot do.
+
+    Permits hold an older process to both policies; detectors, sinks and enforced members are what
+    it was made with.
+    """
+    before, after = older.privacy, newer.privacy
+    if (before.detect, before.sinks) != (after.detect, after.sinks):
+        return True
+    enforced = {name: _enforced_of(older, name) for name in newer.providers}
+    return any(_enforced_of(newer, name) != known for name, known in enforced.items())
+
+
+def _enforced_of(settings: Settings, name: str) -> object:
+    provider = settings.providers.get(name)
+    return {} if provider is None or isinstance(provider, LocalProvider) else provider.enforce
+
+
 def _origins(settings: Settings, source: PolicySource) -> Mapping[str, str]:
     return deployment_origins(settings, [one.name for one in source.deployments])
 

@@ -10,6 +10,7 @@ misspelt `x-fareway-tag` or a `fareway_tags` beside `metadata` cannot send priva
 from __future__ import annotations
 
 import difflib
+import json
 import string
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -85,6 +86,44 @@ def read_controls(
 def without_controls(metadata: Mapping[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """The metadata that may go upstream: every `fareway_*` key removed."""
     return {key: raw for key, raw in metadata.items() if not key.startswith(FIELD_PREFIX)}
+
+
+def refuse_repeated(metadata: Mapping[str, msgspec.Raw], written: bytes) -> None:
+    """Refuse a control that stands twice in the metadata: nobody can tell which one was meant.
+
+    Args:
+        metadata: The body's member.
+        written: The same as the client wrote it.
+
+    Raises:
+        InvalidRequest: One does.
+    """
+    if not any(key.startswith(FIELD_PREFIX) for key in metadata):
+        return
+    seen: set[str] = set()
+    for key in keys_of(written):
+        if key.startswith(FIELD_PREFIX) and key in seen:
+            label = f"metadata.{key[:_SHOWN_CHARACTERS_MAX]}"
+            raise InvalidRequest(f"{label} is given twice; send it once", param=label)
+        seen.add(key)
+
+
+def keys_of(written: bytes) -> list[str]:
+    """Every key of a JSON object in its order, repeated ones as often as they stand there.
+
+    Raises:
+        InvalidRequest: It is nested too deeply to tell.
+    """
+    keys: list[str] = []
+
+    def note(pairs: list[tuple[str, object]]) -> None:
+        keys[:] = [key for key, _ in pairs]  # the outermost object comes last
+
+    try:
+        json.loads(written, object_pairs_hook=note)
+    except (RecursionError, ValueError) as error:
+        raise InvalidRequest("metadata is nested too deeply", param="metadata") from error
+    return keys
 
 
 def refuse_misplaced(name: str) -> None:

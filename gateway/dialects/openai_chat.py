@@ -14,7 +14,12 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from gateway.dialects.controls import refuse_misplaced, without_controls
+from gateway.dialects.controls import (
+    keys_of,
+    refuse_misplaced,
+    refuse_repeated,
+    without_controls,
+)
 from gateway.dialects.long_strings import set_aside
 from gateway.dialects.off_machine import tools_of
 from gateway.errors import InvalidRequest, UnsupportedParameter
@@ -204,6 +209,8 @@ def _parse(body: bytes, *, spared_bytes: int = 0) -> ParsedChat:
         _check_names(fields)
     if messages is None:
         raise InvalidRequest("messages is required", param="messages")
+    if "metadata" in fields and body.count(b'"metadata"') > 1:
+        _check_one_metadata(body)
     given_bytes = len(fields["messages"]) + spared_bytes
     sent, has_media = _check_messages(messages)
     fields["messages"] = Raw(msgspec.json.encode(sent))
@@ -220,6 +227,8 @@ def _parse(body: bytes, *, spared_bytes: int = 0) -> ParsedChat:
             message = f"metadata holds over {METADATA_KEYS_MAX} keys"
             raise InvalidRequest(message, param="metadata")
         kept = without_controls(head.metadata)
+        if len(kept) != len(head.metadata):
+            refuse_repeated(head.metadata, bytes(fields["metadata"]))
         if not kept:
             fields.pop("metadata", None)
         elif len(kept) != len(head.metadata):
@@ -249,6 +258,12 @@ def _parse(body: bytes, *, spared_bytes: int = 0) -> ParsedChat:
         has_media=has_media,
         tools=tools,
     )
+
+
+def _check_one_metadata(body: bytes) -> None:
+    """Refuse metadata that is given twice, for one of the two may hold tags."""
+    if keys_of(body).count("metadata") > 1:
+        raise InvalidRequest("metadata is given twice; send it once", param="metadata")
 
 
 def _check_utf8(body: bytes) -> None:

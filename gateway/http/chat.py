@@ -124,10 +124,8 @@ class ChatCall:
     async def _admit(self) -> Job:
         """Find out who asks for what, and where it may go."""
         service, headers = self._service, self._headers
-        if service.is_draining:
-            raise errors.Draining(
-                "this process is shutting down; try again", retry_after_s=RETRY_WHEN_DRAINING_S
-            )
+        if service.is_draining or service.is_superseded:
+            raise _not_here(service)
         # Each header's first value, for all that is looked for below.
         first = dict(reversed(headers))
         has_repeats = len(first) != len(headers)
@@ -339,6 +337,14 @@ class ChatCall:
             is_narrowed_by_privacy=decision.is_narrowed_by_privacy,
             trail=self._trail,
         )
+
+
+def _not_here(service: Service) -> errors.Draining:
+    """Why this process takes no new request."""
+    why = "the configuration has changed"
+    if service.is_draining:
+        why = "this process is shutting down"
+    return errors.Draining(f"{why}; try again", retry_after_s=RETRY_WHEN_DRAINING_S)
 
 
 def authenticate(service: Service, headers: Headers) -> Principal:

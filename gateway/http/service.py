@@ -58,6 +58,9 @@ class Service:
         trails: For traces and the access log; None when both are off.
         certificate: Of the privacy policy; None where it was proved in this process.
         is_draining: Set once; new requests are refused from then on.
+        is_superseded: Set once a newer configuration asks more of a request than this process can
+            do: other detectors, sinks or enforced members. New requests are refused from then on;
+            its clients connect again, to workers that can.
         in_flight: Requests being served.
         relays: Answers that are being relayed now.
         started_s: Whole seconds since the epoch at which the worker started.
@@ -89,6 +92,7 @@ class Service:
     trails: Trails | None = None
     certificate: Certificate | None = None
     is_draining: bool = False
+    is_superseded: bool = False
     in_flight: int = 0
     relays: Guards = field(default_factory=Guards)
     _idle: asyncio.Event | None = None  # for those who wait for it

@@ -26,6 +26,7 @@ from anyio.abc import TaskGroup
 
 from gateway.app import (
     Credentials,
+    asks_more,
     build_limiter,
     build_service,
     build_shared_limits,
@@ -67,6 +68,7 @@ from gateway.process.messages import (
     WorkerSetup,
 )
 from gateway.process.provider_setup import engine_links, set_up_providers
+from gateway.settings.document import Settings
 from gateway.settings.environment import process_environ
 from gateway.settings.loader import LoadedConfig
 from gateway.telemetry.logs import set_up_logging
@@ -200,6 +202,8 @@ class Worker:
             raise RemoteError("config_changed", str(error)) from error
         narrow(egress_list(newer, Role.WORKER, today=self._today()))
         narrow_permits(parts.service.admission.permits, newer)
+        if asks_more(parts.settings, newer):
+            parts.service.is_superseded = True
 
     def _today(self) -> date:
         return from_microseconds(self.clock.wall_us()).date()
@@ -312,6 +316,7 @@ class _Parts:
     spool: SpoolWriter
     server: HttpServer
     watchdog: LoopWatchdog
+    settings: Settings
 
     async def serve(self, ended: asyncio.Event) -> None:
         """Answer clients until told to end."""
@@ -403,6 +408,7 @@ def _build_parts(
     service.metrics.add_source(files.series)
     service.metrics.add_source(_egress_series)
     return _Parts(
+        settings=config.settings,
         service=service,
         holds=holds,
         credentials=credentials,
