@@ -109,6 +109,7 @@ class Worker:
     _channel: Channel = field(init=False)
     _tasks: TaskGroup | None = None
     _parts: _Parts | None = None
+    _settings: Settings | None = None
     _last_s: float | None = None
     _configured: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -175,6 +176,7 @@ class Worker:
             )
         except PolicyUnproved as error:
             raise RemoteError("policy_unproved", str(error)) from error
+        self._settings = config.settings
         self._configured.set()
         await self._parts.server.started.wait()
         await self._parts.wait_limits()
@@ -202,7 +204,7 @@ class Worker:
             raise RemoteError("config_changed", str(error)) from error
         narrow(egress_list(newer, Role.WORKER, today=self._today()))
         narrow_permits(parts.service.admission.permits, newer)
-        if asks_more(parts.settings, newer):
+        if self._settings is None or asks_more(self._settings, newer):
             parts.service.is_superseded = True
 
     def _today(self) -> date:
@@ -316,7 +318,6 @@ class _Parts:
     spool: SpoolWriter
     server: HttpServer
     watchdog: LoopWatchdog
-    settings: Settings
 
     async def serve(self, ended: asyncio.Event) -> None:
         """Answer clients until told to end."""
@@ -408,7 +409,6 @@ def _build_parts(
     service.metrics.add_source(files.series)
     service.metrics.add_source(_egress_series)
     return _Parts(
-        settings=config.settings,
         service=service,
         holds=holds,
         credentials=credentials,
