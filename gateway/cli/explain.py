@@ -127,17 +127,17 @@ def explain(
         raise typer.BadParameter("give --prompt or --body, not both")
     loaded = load_guarded(config, environ=process_environ())
     controls = {"tags": tags, "project": project, "max-usd": max_usd}
-    asked = _Asked(
+    asked = Asked(
         team=team,
         key_id=key_id,
-        body=_body(body, prompt=prompt, model=model, max_tokens=max_tokens),
+        body=body_of(body, prompt=prompt, model=model, max_tokens=max_tokens),
         headers=tuple(
             (f"x-fareway-{name}".encode(), value.encode("utf-8", "surrogateescape"))
             for name, value in controls.items()
             if value
         ),
     )
-    found = anyio.run(_explain, loaded, asked)
+    found, _ = anyio.run(explain_asked, loaded, asked)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
@@ -145,7 +145,16 @@ def explain(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class Asked:
+    """What a user asks about.
+
+    Attributes:
+        team: Who asks, empty where a key says so.
+        key_id: Key that asks, empty for none.
+        body: As the client would send it.
+        headers: Request controls.
+    """
+
     team: str
     key_id: str
     body: bytes
@@ -214,7 +223,12 @@ def _tag_origins(
         yield tag, "; ".join(origins)
 
 
-async def _explain(config: LoadedConfig, asked: _Asked) -> ExplainedRequest:
+async def explain_asked(config: LoadedConfig, asked: Asked) -> tuple[ExplainedRequest, Admission]:
+    """Decide about a request that is not sent, and give what decided with it.
+
+    Raises:
+        CliFault: It would be refused before routing, or nothing can be decided.
+    """
     clock = system_clock()
     board = HealthBoard(monotonic_s=clock.monotonic_s)
     status, keys = await _ask_gateway(config, wants_keys=bool(asked.key_id))
@@ -238,7 +252,7 @@ async def _explain(config: LoadedConfig, asked: _Asked) -> ExplainedRequest:
             health=board,
             clock=clock,
         )
-        return explain_request(
+        found = explain_request(
             question,
             admission,
             build_detection(config.settings.privacy.detect),
@@ -250,6 +264,7 @@ async def _explain(config: LoadedConfig, asked: _Asked) -> ExplainedRequest:
         raise CliFault(f"refused with {row.status} {row.code}: {error.message}") from error
     except (PolicyUnproved, ValueError) as error:
         raise CliFault(str(error)) from error
+    return found, admission
 
 
 async def _ask_gateway(
@@ -283,7 +298,7 @@ def _keys_at_rest(config: LoadedConfig) -> list[StoredKey]:
 
 
 def _principal(
-    config: LoadedConfig, asked: _Asked, keys: list[StoredKey], *, now_us: int
+    config: LoadedConfig, asked: Asked, keys: list[StoredKey], *, now_us: int
 ) -> Principal:
     teams = config.settings.teams
     if not asked.key_id:
@@ -340,7 +355,7 @@ def _without_keys(config: LoadedConfig) -> LoadedConfig:
     return replace(config, settings=config.settings.model_copy(update={"providers": providers}))
 
 
-def _body(path: Path | None, *, prompt: str, model: str, max_tokens: int | None) -> bytes:
+def body_of(path: Path | None, *, prompt: str, model: str, max_tokens: int | None) -> bytes:
     """The body to ask about; options replace the members of a given one."""
     members: dict[str, object] = {}
     if path is None:

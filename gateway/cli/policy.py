@@ -1,4 +1,4 @@
-"""`fareway policy`: prove the privacy policy, and write what it assumes of the network."""
+"""`fareway policy`: prove the privacy policy, explain it, write what it assumes of the network."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.cli.policy_egress import egress
+from gateway.cli.policy_explain import explain
 from gateway.clock import from_microseconds, system_clock
 from gateway.policy_certificate import certificate_of, write_certificate
 from gateway.policy_proof import prove_config
@@ -109,3 +110,4 @@ def _lines(proof: Proof, issued: Certificate | None) -> Iterator[str]:
 
 
 app.command("egress", short_help="Rules for the network: where the service connects to.")(egress)
+app.command("explain", short_help="What the policy makes of a request.")(explain)
