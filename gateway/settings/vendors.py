@@ -22,7 +22,7 @@ def host_of(provider: ProviderSettings) -> str | None:
 
 def aggregator_of(provider: ProviderSettings) -> str | None:
     """What says that a provider hands requests on to others, None where nothing does."""
-    row = documented(provider)
+    row = vendor_row(provider.kind, None)  # wherever it is: whoever speaks for one is one
     if row is not None and row.is_aggregator:
         return f"kind {provider.kind}"
     host = host_of(provider)

@@ -181,6 +181,10 @@ BEYOND = {
         "{kind: openrouter, trust: [{attribute: direct, evidence: x}]}",
         "kind openrouter hands requests on",
     ),
+    "an aggregator behind a proxy": (
+        '{kind: openrouter, base_url: "http://proxy.corp/v1", trust: [direct]}',
+        "kind openrouter hands requests on",
+    ),
     "another one by its host": (
         (
             '{kind: openai_compatible, base_url: "https://openrouter.ai/api/v1",'

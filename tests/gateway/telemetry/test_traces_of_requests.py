@@ -102,6 +102,38 @@ async def test_spans_hold_no_content_no_key_and_no_tag(tmp_path):
         assert secret not in told
 
 
+SINKS_TEXT = """
+providers:
+  a: {{kind: openai_compatible, base_url: "{url}"}}
+models: {{chat: {{deployments: [{{deployment: a/m, price: {{input_usd_per_mtok: 1}}}}]}}}}
+teams: {{apps: {{keys: [{{name: app, value_env: APP_KEY}}]}}}}
+privacy: {{tags: {{shown: {{}}, hidden: {{deny: {denies}}}}}, sinks: {{traces: [shown]}}}}
+"""
+KEPT_OUT = {
+    "without tags": ("", "false", True),
+    "with a tag that may": ("shown", "false", True),
+    "with one that may not": ("shown,hidden", "false", False),
+    "refused for its tag": ("hidden", "true", False),
+}
+
+
+@pytest.mark.parametrize(("tags", "denies", "is_traced"), KEPT_OUT.values(), ids=KEPT_OUT.keys())
+async def test_tags_keep_a_request_out_of_traces(tmp_path, tags, denies, is_traced):
+    exporter = InMemorySpanExporter()
+    made = trails(exporter)
+    async with ScriptedUpstream({"m": [Chat(text="hi")]}) as up:
+        text = SINKS_TEXT.format(url=up.base_url, denies=denies)
+        async with running_gateway(tmp_path, {}, text=text) as gateway:
+            gateway.service.trails = made
+            got = await gateway.post(body(), **({"x_fareway_tags": tags} if tags else {}))
+            await gateway.wait_idle()
+            await made.close()
+    assert got.status_code == (403 if denies == "true" else 200), got.text
+    assert bool(exporter.get_finished_spans()) is is_traced
+    told = ["traceparent" in {name.lower() for name in dict(one.headers)} for one in up.requests]
+    assert told == ([] if denies == "true" else [is_traced])
+
+
 PARENTS = {
     "an invalid header": f"00-{TRACE}-{SPAN}-0",
     "no header": None,
