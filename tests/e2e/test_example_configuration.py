@@ -101,7 +101,7 @@ def test_payments_is_answered_by_the_self_hosted_server_alone(road: Road) -> Non
     [row] = road.rows(answer.request_id, 1)
     assert row.deployment == "eu-vllm/llama-3.1-8b"
     assert (row.team, row.project) == ("payments", "fraud")
-    assert row.tags == ["confidential", "gdpr", "internal", "private"]
+    assert row.tags == ["card", "confidential", "gdpr", "internal", "private"]
     # No vendor's key goes to a server of one's own.
     assert "authorization" not in road.received(row).headers
 
