@@ -139,10 +139,16 @@ class Range:
         narrow_permits(self.service.admission.permits, loaded.settings)
 
     def mislead(self) -> None:
-        """Take all that tags require from the evaluator, so that permits are alone."""
+        """Take floors and all that tags require from the evaluator, so that permits are alone."""
         admission = self.service.admission
         policy = Policy.of(lenient(admission.policy.source))
-        self.service.admission = replace(admission, policy=policy)
+        teams = {
+            name: replace(
+                rules, tags=frozenset(), projects=dict.fromkeys(rules.projects, frozenset())
+            )
+            for name, rules in admission.teams.items()
+        }
+        self.service.admission = replace(admission, policy=policy, teams=teams)
 
     def disarm(self) -> None:
         """Let every permit name every place, so that the evaluator is alone."""
