@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +14,9 @@ from gateway.cli.configured import load_guarded
 from gateway.cli.faults import CliFault
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.cli.policy_egress import egress
+from gateway.cli.policy_expectations import hold_expectations
 from gateway.cli.policy_explain import explain
-from gateway.clock import from_microseconds, system_clock
+from gateway.cli.policy_instant import instant_of
 from gateway.policy_certificate import certificate_of, write_certificate
 from gateway.policy_proof import prove_config
 from gateway.privacy.certificate import Certificate
@@ -74,25 +74,6 @@ def prove(
         raise typer.Exit(1)
 
 
-def instant_of(text: str) -> datetime:
-    """A day or an instant that a user wrote, as an aware instant; now where nothing is said.
-
-    Raises:
-        BadParameter: It is neither.
-    """
-    if not text:
-        return from_microseconds(system_clock().wall_us())
-    try:
-        if len(text) == len("2026-01-31"):
-            return datetime.combine(date.fromisoformat(text), time.min, tzinfo=UTC)
-        given = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(
-            f"{text!r} is no day such as 2026-01-31, nor an instant"
-        ) from error
-    return given if given.tzinfo is not None else given.replace(tzinfo=UTC)
-
-
 def _lines(proof: Proof, issued: Certificate | None) -> Iterator[str]:
     for one in proof.counter_examples:
         yield f"wrong: {one}"
@@ -111,3 +92,4 @@ def _lines(proof: Proof, issued: Certificate | None) -> Iterator[str]:
 
 app.command("egress", short_help="Rules for the network: where the service connects to.")(egress)
 app.command("explain", short_help="What the policy makes of a request.")(explain)
+app.command("test", short_help="Hold expectations against the policy.")(hold_expectations)
