@@ -215,7 +215,7 @@ async def test_a_card_in_an_untagged_request_makes_it_private(range_: Range):
         assert CARD.encode() not in got.body
 
 
-# Another tenant's words.
+# Another tenant's words. GW-131.
 
 
 async def test_another_tenants_same_prompt_is_asked_anew(range_: Range):
