@@ -84,6 +84,7 @@ SENT_BY_CLIENTS = {
 }
 
 
+# GW-124: a flag that denies data collection is a demand, and no preference.
 @pytest.mark.parametrize(("members", "said"), SENT_BY_CLIENTS.values(), ids=SENT_BY_CLIENTS.keys())
 async def test_what_is_enforced_goes_out_though_the_client_sent(tmp_path, members, said):
     sent = []
