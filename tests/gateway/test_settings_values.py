@@ -43,10 +43,13 @@ VALUES_REFUSED = {
     ),
     "a moment that is a number": (G + "price: {request_usd: 1, valid_from: 7}}}", "datetime"),
     "a date in words": (
-        G + "trust: [{attribute: a, expires: soon}]}}",
+        G + "trust: [{attribute: a, evidence: x, expires: soon}]}}",
         "a date such as 2027-06-30",
     ),
-    "a date that is a number": (G + "trust: [{attribute: a, expires: 20270630}]}}", "date"),
+    "a date that is a number": (
+        G + "trust: [{attribute: a, evidence: x, expires: 20270630}]}}",
+        "date",
+    ),
     "a base URL of another scheme": (G + "base_url: 'ftp://h/v1'}}", "begins with http:// or"),
     "a base URL without a host": (G + "base_url: 'http:///v1'}}", "begins with http:// or"),
     "a base URL with a query": (G + "base_url: 'http://h/v1?key=x'}}", "no query and no fragment"),
