@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
+from urllib.parse import urlsplit
 
 from bench.gateway import proc
 from bench.gateway.faults import BenchFault
+from gateway.egress.lists import also
 
 LOG_TAIL_BYTES = 800
 POLL_S = 0.01
@@ -114,6 +116,7 @@ def ask(port: int, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[
     Raises:
         OSError: Nobody answers.
     """
+    also(LOCALHOST, port)  # no configuration names what a benchmark starts
     connection = http.client.HTTPConnection(LOCALHOST, port, timeout=30)
     try:
         connection.request("POST", path, body, {"content-type": "application/json", **headers})
@@ -131,6 +134,7 @@ def get(url: str) -> bytes:
     Raises:
         OSError: Nobody answers, or with another status than 2xx.
     """
+    also(LOCALHOST, urlsplit(url).port or 80)
     with cast("BinaryIO", urllib.request.urlopen(url, timeout=10)) as answer:
         return answer.read()
 
