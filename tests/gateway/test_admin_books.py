@@ -177,7 +177,18 @@ OF_THE_API = {
 }
 """What does over HTTP what a command does."""
 OF_A_MACHINE = frozenset(
-    {"init", "quickstart", "serve", "doctor", "config", "models", "explain", "db", "bench"}
+    {
+        "init",
+        "quickstart",
+        "serve",
+        "doctor",
+        "config",
+        "models",
+        "explain",
+        "policy",
+        "db",
+        "bench",
+    }
 )
 """Commands about files, processes and the speed of the machine that they run on."""
 

@@ -63,6 +63,7 @@ def test_labels_never_change():
         "SESSION": "fareway/session/1",
         "WEBHOOK": "fareway/webhook/1",
         "PSEUDONYM": "fareway/pseudonym/1",
+        "CERTIFICATE": "fareway/policy-certificate/1",
     }
 
 

@@ -98,5 +98,5 @@ def test_buckets_ascend_and_labels_never_name_a_person_or_a_secret():
         assert set(family.labels) <= {
             "team", "deployment", "provider", "status", "route", "reason", "rule", "direction",
             "cache", "kind", "source", "outcome", "process", "limit", "project", "budget", "machine",
-            "detector", "mode", "layer",
+            "detector", "mode", "layer", "policy", "certificate",
         }, name  # fmt: skip
