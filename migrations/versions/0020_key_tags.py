@@ -21,10 +21,10 @@ def upgrade():
 
 def downgrade():
     # A key must not go on without the tags that it was made with.
-    now_us = time.time_ns() // 1000
-    revoke = sa.text(
-        "UPDATE api_key SET disabled_at_us = :now_us"
+    is_postgresql = op.get_bind().dialect.name == "postgresql"
+    now = "CURRENT_TIMESTAMP" if is_postgresql else str(time.time_ns() // 1000)
+    op.execute(
+        f"UPDATE api_key SET disabled_at_us = {now}"
         " WHERE tags IS NOT NULL AND disabled_at_us IS NULL"
     )
-    op.execute(revoke.bindparams(sa.bindparam("now_us", now_us, sa.BigInteger)))
     op.drop_column("api_key", "tags")
