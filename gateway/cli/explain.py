@@ -119,29 +119,47 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show where a request would go, why, and at what cost; nothing is sent."""
-    if not team and not key_id:
-        raise typer.BadParameter("say who asks: --team or --key-id")
-    if not model and body is None:
-        raise typer.BadParameter("say what is asked for: --model or --body")
+    check_said(who=team or key_id, key_option="--key-id", what=model or body)
     if body is not None and prompt != DEFAULT_PROMPT:
         raise typer.BadParameter("give --prompt or --body, not both")
     loaded = load_guarded(config, environ=process_environ())
-    controls = {"tags": tags, "project": project, "max-usd": max_usd}
     asked = Asked(
         team=team,
         key_id=key_id,
         body=body_of(body, prompt=prompt, model=model, max_tokens=max_tokens),
-        headers=tuple(
-            (f"x-fareway-{name}".encode(), value.encode("utf-8", "surrogateescape"))
-            for name, value in controls.items()
-            if value
-        ),
+        headers=control_headers({"tags": tags, "project": project, "max-usd": max_usd}),
     )
     found, _ = anyio.run(explain_asked, loaded, asked)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
         typer.echo("\n".join(_lines(found)))
+
+
+def check_said(*, who: str, key_option: str, what: str | Path | None) -> None:
+    """Refuse a question that does not say who asks, or for what.
+
+    Args:
+        who: Team or key.
+        key_option: How the command calls the key's option.
+        what: Model or file with a body.
+
+    Raises:
+        BadParameter: One of them is missing.
+    """
+    if not who:
+        raise typer.BadParameter(f"say who asks: --team or {key_option}")
+    if not what:
+        raise typer.BadParameter("say what is asked for: --model or --body")
+
+
+def control_headers(controls: Mapping[str, str]) -> tuple[tuple[bytes, bytes], ...]:
+    """Request controls as a client sends them; empty ones are not sent."""
+    return tuple(
+        (f"x-fareway-{name}".encode(), value.encode("utf-8", "surrogateescape"))
+        for name, value in controls.items()
+        if value
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,15 @@ import typer
 
 from gateway.admission.admit import Admission
 from gateway.cli.configured import load_guarded
-from gateway.cli.explain import DEFAULT_PROMPT, Asked, ExplainedRequest, body_of, explain_asked
+from gateway.cli.explain import (
+    DEFAULT_PROMPT,
+    Asked,
+    ExplainedRequest,
+    body_of,
+    check_said,
+    control_headers,
+    explain_asked,
+)
 from gateway.cli.options import ConfigOption, JsonOption
 from gateway.clock import from_microseconds, system_clock
 from gateway.detect.look import Finding
@@ -88,21 +96,13 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Show which tags a request carries and why, what they require, and who has it."""
-    if not team and not key:
-        raise typer.BadParameter("say who asks: --team or --key")
-    if not model and body is None:
-        raise typer.BadParameter("say what is asked for: --model or --body")
+    check_said(who=team or key, key_option="--key", what=model or body)
     loaded = load_guarded(config, environ=process_environ())
-    controls = {"tags": tags, "project": project}
     asked = Asked(
         team=team,
         key_id=key,
         body=body_of(body, prompt=DEFAULT_PROMPT, model=model, max_tokens=None),
-        headers=tuple(
-            (f"x-fareway-{name}".encode(), value.encode("utf-8", "surrogateescape"))
-            for name, value in controls.items()
-            if value
-        ),
+        headers=control_headers({"tags": tags, "project": project}),
     )
     found, admission = anyio.run(explain_asked, loaded, asked)
     shown = explained(

@@ -192,11 +192,7 @@ def _close_hard(
         action="period.close",
         subject=order.month,
         details={
-            "digest": digest.hex(),
-            "events": figures.events,
-            "cost_pico_usd": figures.cost_pico_usd,
-            "adjusted_pico_usd": figures.adjusted_pico_usd,
-            "accepted": ",".join(sorted(order.accepted)),
+            **close_proposals.audit_details(order.accepted, digest, figures),
             **({"proposed_by": proposed_by} if proposed_by else {}),
         },
     )

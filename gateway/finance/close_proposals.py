@@ -6,7 +6,7 @@ write transaction in which nobody else closes or posts, unless it says otherwise
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -67,16 +67,23 @@ def keep(
         actor=order.actor,
         action="period.propose_close",
         subject=order.month,
-        details={
-            "digest": digest.hex(),
-            "events": figures.events,
-            "cost_pico_usd": figures.cost_pico_usd,
-            "adjusted_pico_usd": figures.adjusted_pico_usd,
-            "accepted": ",".join(sorted(order.accepted)),
-        },
+        details=audit_details(order.accepted, digest, figures),
     )
     [made] = _proposals(connection, close_proposal.c.id == proposal_id)
     return made
+
+
+def audit_details(
+    accepted: Collection[str], digest: bytes, figures: MonthFigures
+) -> dict[str, str | int]:
+    """What the audit log keeps of a month that is closed, or proposed to be."""
+    return {
+        "digest": digest.hex(),
+        "events": figures.events,
+        "cost_pico_usd": figures.cost_pico_usd,
+        "adjusted_pico_usd": figures.adjusted_pico_usd,
+        "accepted": ",".join(sorted(accepted)),
+    }
 
 
 def as_proposed(connection: sa.Connection, order: CloseMonth) -> CloseMonth:
